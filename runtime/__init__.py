@@ -1,0 +1,1 @@
+"""The data plane: node agent, gateway, engine, client. Nothing below imports Django."""

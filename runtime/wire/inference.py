@@ -1,0 +1,83 @@
+"""Gateway (or agent) to engine: HTTP on the replica's private address, bearer token of the replica.
+
+Bodies of ``/v1/*`` are OpenAI's. What the platform adds travels in headers, so that a client's body can never
+set it.
+
+While streaming, an engine that was sent ``HEADER_METERED`` writes an SSE comment ``: usage {json}`` before each data
+event, so that a gateway knows the tokens computed so far without parsing the events; the comment is not passed on.
+``DELETE /internal/v1/requests/{request_id}`` cancels a request within one step and returns its :class:`Usage`.
+"""
+
+from typing import Final
+
+import msgspec
+
+from runtime.wire.assignments import EngineConfig
+from runtime.wire.memory import MemoryLedger
+from runtime.wire.reports import EngineStats, Phase
+
+HEADER_REQUEST_ID: Final = "x-request-id"
+HEADER_TENANT: Final = "x-millpond-tenant"
+HEADER_PREFIX_SALT: Final = "x-millpond-prefix-salt"
+HEADER_METERED: Final = "x-millpond-metered"
+HEADER_DEADLINE_MS: Final = "x-millpond-deadline-ms"
+
+PATH_HEALTH: Final = "/health"
+PATH_STATE: Final = "/internal/v1/state"
+PATH_DRAIN: Final = "/internal/v1/drain"
+PATH_REQUEST: Final = "/internal/v1/requests/{request_id}"
+USAGE_COMMENT: Final = b": usage "
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens computed for one request so far."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``GET /internal/v1/state``: what the agent forwards in its report."""
+
+    replica_id: str
+    generation: int
+    phase: Phase
+    reason: str = ""
+    message: str = ""
+    progress: float | None = None
+    max_model_len: int = 0
+    ledger: MemoryLedger | None = None
+    stats: EngineStats = EngineStats()
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine process is started: ``python -m runtime.engine --spec FILE`` (mode 0600, private folder).
+
+    ``model_path`` is a Hugging Face folder or a GGUF file under a path the agent made. The engine binds
+    ``host:port`` (0 picks one) and then writes ``address_file``: JSON of :class:`EngineAddress`.
+    """
+
+    replica_id: str
+    generation: int
+    served_name: str
+    model_path: str
+    format: str
+    device_kind: str
+    device_uuid: str
+    memory_bytes: int
+    token: str
+    address_file: str
+    config: EngineConfig
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise_host: str = "127.0.0.1"
+
+
+class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an engine listens, and which process it is (pid and start time tell it from a later one)."""
+
+    url: str
+    pid: int
+    started: float
+
