@@ -1,0 +1,37 @@
+"""All routes of the control plane. Every room's REST is mounted here by name."""
+
+from django.urls import include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
+
+from controlplane import health
+
+api = [
+    path("", include("tenants.api.urls")),
+    path("", include("catalog.api.urls")),
+    path("", include("fleet.api.urls")),
+    path("", include("quotas.api.urls")),
+    path("", include("serving.api.urls")),
+    path("", include("scheduling.api.urls")),
+    path("", include("metering.api.urls")),
+    path("", include("dispatch.api.urls")),
+]
+
+urlpatterns = [
+    path("healthz", health.live, name="live"),
+    path("readyz", health.ready, name="ready"),
+    path("api/v1/", include(api)),
+    path("api/schema", SpectacularAPIView.as_view(authentication_classes=[], permission_classes=[]), name="schema"),
+    path(
+        "api/docs",
+        SpectacularSwaggerView.as_view(url_name="schema", authentication_classes=[], permission_classes=[]),
+        name="docs",
+    ),
+    path(
+        "api/redoc",
+        SpectacularRedocView.as_view(url_name="schema", authentication_classes=[], permission_classes=[]),
+        name="redoc",
+    ),
+    path("internal/v1/", include("metering.api.internal_urls")),
+    path("internal/v1/", include("dispatch.api.internal_urls")),
+    path("", include("console.urls")),
+]

@@ -1,0 +1,1 @@
+"""Append-only facts: audit events, outbox, generations, idempotency records."""

@@ -1,0 +1,33 @@
+"""Generations of desired state.
+
+``bump`` raises a counter in the transaction of the change and, once that is committed, pushes a hint. Readers read the
+counter and the rows in one REPEATABLE READ snapshot, so a table never claims a generation whose changes it lacks.
+"""
+
+from django.db import connection, models, transaction
+
+from ledger import hints
+from ledger.models import Generation
+
+ROUTES = "routes"
+
+
+def of_node(node_id: object) -> str:
+    """Name of the counter of a node's assignments."""
+    return f"node:{node_id}"
+
+
+def bump(name: str) -> int:
+    """Raise the counter ``name`` by one and return it. Needs a transaction; serialises with other bumps of the name."""
+    if not connection.in_atomic_block:
+        raise RuntimeError("a generation rises in the transaction of its change")
+    Generation.objects.get_or_create(name=name)
+    Generation.objects.filter(name=name).update(value=models.F("value") + 1)
+    value = Generation.objects.values_list("value", flat=True).get(name=name)
+    transaction.on_commit(lambda: hints.push(name, {"generation": value}))
+    return value
+
+
+def current(name: str) -> int:
+    """The counter ``name``; 0 before the first bump."""
+    return Generation.objects.filter(name=name).values_list("value", flat=True).first() or 0

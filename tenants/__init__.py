@@ -1,0 +1,1 @@
+"""Who is who: users, tenants, members, keys; and the checks every other room uses."""

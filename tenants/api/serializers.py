@@ -1,0 +1,123 @@
+"""Shapes of this room's REST."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from ledger.models import AuditEvent
+from tenants.models import ApiKey, KeyScope, Member, Tenant
+from tenants.roles import Role
+
+
+class LoginIn(serializers.Serializer[Any]):
+    email = serializers.EmailField()
+    password = serializers.CharField(max_length=256, trim_whitespace=False)
+    name = serializers.CharField(max_length=120, required=False, default="command line")
+
+
+class UserOut(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    email = serializers.EmailField()
+    name = serializers.CharField()
+    is_platform_admin = serializers.BooleanField()
+
+
+class LoginOut(serializers.Serializer[Any]):
+    token = serializers.CharField(help_text="Shown once. Send it as a bearer token.")
+    expires_at = serializers.DateTimeField()
+    user = UserOut()
+
+
+class MembershipOut(serializers.Serializer[Any]):
+    slug = serializers.CharField()
+    name = serializers.CharField()
+    role = serializers.CharField(allow_null=True)
+
+
+class MeOut(serializers.Serializer[Any]):
+    kind = serializers.CharField()
+    label = serializers.CharField()
+    is_platform_admin = serializers.BooleanField()
+    tenants = MembershipOut(many=True)
+
+
+class TenantOut(serializers.ModelSerializer[Tenant]):
+    class Meta:
+        model = Tenant
+        fields = [
+            "id", "slug", "name", "suspended_at", "requests_per_minute", "tokens_per_minute", "max_parallel_requests",
+            "created_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class TenantIn(serializers.Serializer[Any]):
+    slug = serializers.CharField(max_length=40)
+    name = serializers.CharField(max_length=120, required=False, default="")
+    owner_email = serializers.EmailField(required=False)
+
+
+class MemberOut(serializers.ModelSerializer[Member]):
+    email = serializers.EmailField(source="user.email", read_only=True)
+    name = serializers.CharField(source="user.name", read_only=True)
+
+    class Meta:
+        model = Member
+        fields = ["id", "email", "name", "role", "created_at"]
+        read_only_fields = fields
+
+
+class MemberIn(serializers.Serializer[Any]):
+    email = serializers.EmailField()
+    role = serializers.ChoiceField(choices=[role.value for role in Role])
+
+
+class KeyOut(serializers.ModelSerializer[ApiKey]):
+    masked = serializers.CharField(read_only=True)
+    created_by = serializers.CharField(source="created_by.email", read_only=True, default=None, allow_null=True)
+
+    class Meta:
+        model = ApiKey
+        fields = [
+            "id", "name", "masked", "scopes", "allowed_endpoints", "requests_per_minute", "tokens_per_minute",
+            "max_parallel_requests", "created_by", "created_at", "expires_at", "revoked_at", "last_used_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class KeyCreated(KeyOut):
+    key = serializers.CharField(read_only=True, help_text="The key itself: shown only in this answer.")
+
+    class Meta(KeyOut.Meta):
+        fields = [*KeyOut.Meta.fields, "key"]
+        read_only_fields = fields
+
+
+class KeyIn(serializers.Serializer[Any]):
+    name = serializers.CharField(max_length=120)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=KeyScope.values), required=False, default=[KeyScope.INFERENCE.value]
+    )
+    expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    allowed_endpoints = serializers.ListField(
+        child=serializers.CharField(max_length=82), required=False, default=list, max_length=100
+    )
+    requests_per_minute = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=1, max_value=10**9
+    )
+    tokens_per_minute = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=1, max_value=2 * 10**9
+    )
+    max_parallel_requests = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=1, max_value=10**6
+    )
+
+
+class EventOut(serializers.ModelSerializer[AuditEvent]):
+    class Meta:
+        model = AuditEvent
+        fields = [
+            "id", "at", "actor_kind", "actor_label", "way", "address", "request_id", "action", "subject_kind",
+            "subject_id", "subject_label", "reason", "message", "data",
+        ]  # fmt: skip
+        read_only_fields = fields

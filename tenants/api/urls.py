@@ -1,0 +1,17 @@
+from django.urls import path
+
+from tenants.api import views
+
+urlpatterns = [
+    path("login", views.Login.as_view(), name="api-login"),
+    path("logout", views.Logout.as_view(), name="api-logout"),
+    path("me", views.Me.as_view(), name="api-me"),
+    path("tenants", views.Tenants.as_view(), name="api-tenants"),
+    path("tenants/<slug:tenant>", views.TenantDetail.as_view(), name="api-tenant"),
+    path("tenants/<slug:tenant>/members", views.Members.as_view(), name="api-members"),
+    path("tenants/<slug:tenant>/members/<uuid:member_id>", views.MemberDetail.as_view(), name="api-member"),
+    path("tenants/<slug:tenant>/keys", views.Keys.as_view(), name="api-keys"),
+    path("tenants/<slug:tenant>/keys/<uuid:key_id>", views.KeyDetail.as_view(), name="api-key"),
+    path("tenants/<slug:tenant>/keys/<uuid:key_id>/revoke", views.KeyRevoke.as_view(), name="api-key-revoke"),
+    path("tenants/<slug:tenant>/events", views.Events.as_view(), name="api-events"),
+]

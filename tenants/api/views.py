@@ -1,0 +1,249 @@
+"""REST of users, tenants, members, keys and audit events."""
+
+import uuid
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import throttling
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kernel import errors
+from kernel.actors import Way
+from ledger.models import AuditEvent
+from ledger.selectors import events_of_tenant
+from tenants import access, identity, selectors, services
+from tenants.api import serializers as shapes
+from tenants.api.authentication import BearerAuthentication
+from tenants.api.base import PlatformView, TenantView
+from tenants.models import ApiKey, Member, Tenant, User, UserToken
+from tenants.roles import Permission, Role
+
+
+class LoginThrottle(throttling.ScopedRateThrottle):
+    """Ten tries a minute from one address (kept in the shared cache)."""
+
+    scope_attr = "throttle_scope"
+    THROTTLE_RATES = {"login": "10/min"}
+
+
+class Login(PlatformView):
+    """Trade e-mail and password for a token that acts as the user."""
+
+    who = "public"
+    authentication_classes = []
+    permission_classes = [AllowAny]
+    throttle_classes = [LoginThrottle]
+    throttle_scope = "login"
+    serializer_class = shapes.LoginIn
+
+    @extend_schema(request=shapes.LoginIn, responses={201: shapes.LoginOut}, operation_id="login")
+    def post(self, request: Request) -> Response:
+        given = shapes.LoginIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        user = _check_password(given.validated_data["email"], given.validated_data["password"])
+        actor = identity.actor_of_user(
+            user,
+            way=identity.way_of(request.META.get("HTTP_USER_AGENT", ""), Way.API),
+            address=identity.address_of(request.META),
+            request_id=getattr(request._request, "request_id", ""),
+        )
+        token, text = services.create_user_token(actor=actor, user=user, name=given.validated_data["name"])
+        body = {"token": text, "expires_at": token.expires_at, "user": _user(user)}
+        return Response(shapes.LoginOut(body).data, status=201)
+
+
+def _check_password(email: str, password: str) -> User:
+    user = User.objects.filter(email=email.lower(), is_active=True).first()
+    if user is None:
+        User().set_password(password)  # the same work as for a known address: no oracle for who has an account
+    elif user.check_password(password):
+        return user
+    raise errors.Unauthenticated("The e-mail address or the password is wrong.", code="wrong_credentials")
+
+
+def _user(user: User) -> dict[str, Any]:
+    return {"id": user.id, "email": user.email, "name": user.name, "is_platform_admin": user.is_staff}
+
+
+class Logout(PlatformView):
+    """Revoke the token of this call."""
+
+    serializer_class = None
+    authentication_classes = [BearerAuthentication]
+
+    @extend_schema(request=None, responses={204: None}, operation_id="logout")
+    def post(self, request: Request) -> Response:
+        text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")[2].strip()
+        token = UserToken.objects.filter(digest=services.digest_of(text)).first()
+        if token is None:
+            raise errors.InvalidInput("Only a user token can sign itself out; revoke an API key in its tenant.")
+        services.revoke_user_token(actor=self.actor, token=token)
+        return Response(status=204)
+
+
+class Me(PlatformView):
+    """Who the caller is, and where."""
+
+    serializer_class = shapes.MeOut
+
+    @extend_schema(responses=shapes.MeOut, operation_id="me")
+    def get(self, request: Request) -> Response:
+        actor = self.actor
+        body = {
+            "kind": actor.kind,
+            "label": actor.label,
+            "is_platform_admin": actor.is_platform_admin,
+            "tenants": [
+                {"slug": tenant.slug, "name": tenant.name, "role": actor.role_in(tenant.id)}
+                for tenant in access.tenants_of(actor)
+            ],
+        }
+        return Response(shapes.MeOut(body).data)
+
+
+class Tenants(PlatformView):
+    """Tenants that the caller may enter; platform admins make new ones."""
+
+    serializer_class = shapes.TenantOut
+
+    def get_queryset(self) -> QuerySet[Tenant]:
+        return Tenant.objects.filter(id__in=[tenant.id for tenant in access.tenants_of(self.actor)])
+
+    @extend_schema(responses=shapes.TenantOut(many=True), operation_id="tenants_list")
+    def get(self, request: Request) -> Response:
+        page = self.paginate_queryset(self.get_queryset())
+        return self.get_paginated_response(shapes.TenantOut(page, many=True).data)
+
+    @extend_schema(request=shapes.TenantIn, responses={201: shapes.TenantOut}, operation_id="tenants_create")
+    def post(self, request: Request) -> Response:
+        access.require_platform_admin(self.actor)
+        given = shapes.TenantIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        owner = None
+        if email := given.validated_data.get("owner_email"):
+            owner = _user_by_email(email)
+
+        def work() -> Response:
+            tenant = services.create_tenant(
+                actor=self.actor, slug=given.validated_data["slug"], name=given.validated_data["name"], owner=owner
+            )
+            return Response(shapes.TenantOut(tenant).data, status=201)
+
+        return self.once(request, work)
+
+
+def _user_by_email(email: str) -> User:
+    user = User.objects.filter(email=email.lower(), is_active=True).first()
+    if user is None:
+        raise errors.InvalidInput(
+            f"There is no user {email!r}; a platform admin has to create the account first.", code="unknown_user"
+        )
+    return user
+
+
+class TenantDetail(TenantView):
+    """One tenant."""
+
+    serializer_class = shapes.TenantOut
+
+    @extend_schema(responses=shapes.TenantOut, operation_id="tenants_retrieve")
+    def get(self, request: Request, tenant: str) -> Response:
+        return Response(shapes.TenantOut(self.tenant).data)
+
+
+class Members(TenantView):
+    """Members of a tenant; ``POST`` adds one or changes the role of one."""
+
+    permissions = {"GET": Permission.VIEW, "POST": Permission.MANAGE_MEMBERS}
+    serializer_class = shapes.MemberOut
+    queryset = Member._base_manager.none()
+
+    @extend_schema(responses=shapes.MemberOut(many=True), operation_id="members_list")
+    def get(self, request: Request, tenant: str) -> Response:
+        page = self.paginate_queryset(selectors.members_of(self.tenant))
+        return self.get_paginated_response(shapes.MemberOut(page, many=True).data)
+
+    @extend_schema(request=shapes.MemberIn, responses={201: shapes.MemberOut}, operation_id="members_set")
+    def post(self, request: Request, tenant: str) -> Response:
+        given = shapes.MemberIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        member = services.set_member(
+            actor=self.actor, tenant=self.tenant, user=_user_by_email(given.validated_data["email"]),
+            role=Role(given.validated_data["role"]),
+        )  # fmt: skip
+        return Response(shapes.MemberOut(member).data, status=201)
+
+
+class MemberDetail(TenantView):
+    """One member."""
+
+    permissions = {"GET": Permission.VIEW, "DELETE": Permission.MANAGE_MEMBERS}
+    serializer_class = shapes.MemberOut
+
+    @extend_schema(responses=shapes.MemberOut, operation_id="members_retrieve")
+    def get(self, request: Request, tenant: str, member_id: uuid.UUID) -> Response:
+        return Response(shapes.MemberOut(access.access_member(self.actor, self.tenant, member_id)).data)
+
+    @extend_schema(responses={204: None}, operation_id="members_remove")
+    def delete(self, request: Request, tenant: str, member_id: uuid.UUID) -> Response:
+        member = access.access_member(self.actor, self.tenant, member_id, Permission.MANAGE_MEMBERS)
+        services.remove_member(actor=self.actor, tenant=self.tenant, member=member)
+        return Response(status=204)
+
+
+class Keys(TenantView):
+    """API keys of a tenant. The key itself is in the answer to ``POST`` and nowhere else."""
+
+    permissions = {"GET": Permission.VIEW, "POST": Permission.MANAGE_KEYS}
+    serializer_class = shapes.KeyOut
+    queryset = ApiKey._base_manager.none()
+
+    @extend_schema(responses=shapes.KeyOut(many=True), operation_id="keys_list")
+    def get(self, request: Request, tenant: str) -> Response:
+        page = self.paginate_queryset(selectors.keys_of(self.tenant))
+        return self.get_paginated_response(shapes.KeyOut(page, many=True).data)
+
+    @extend_schema(request=shapes.KeyIn, responses={201: shapes.KeyCreated}, operation_id="keys_create")
+    def post(self, request: Request, tenant: str) -> Response:
+        """An ``Idempotency-Key`` is not taken here: the answer holds a secret, which is never stored."""
+        given = shapes.KeyIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        key, text = services.create_api_key(actor=self.actor, tenant=self.tenant, **given.validated_data)
+        return Response({**shapes.KeyOut(key).data, "key": text}, status=201)
+
+
+class KeyDetail(TenantView):
+    """One API key."""
+
+    serializer_class = shapes.KeyOut
+
+    @extend_schema(responses=shapes.KeyOut, operation_id="keys_retrieve")
+    def get(self, request: Request, tenant: str, key_id: uuid.UUID) -> Response:
+        return Response(shapes.KeyOut(access.access_key(self.actor, self.tenant, key_id)).data)
+
+
+class KeyRevoke(TenantView):
+    """Refuse a key from now on."""
+
+    permissions = {"POST": Permission.MANAGE_KEYS}
+    serializer_class = shapes.KeyOut
+
+    @extend_schema(request=None, responses=shapes.KeyOut, operation_id="keys_revoke")
+    def post(self, request: Request, tenant: str, key_id: uuid.UUID) -> Response:
+        key = access.access_key(self.actor, self.tenant, key_id, Permission.MANAGE_KEYS)
+        return Response(shapes.KeyOut(services.revoke_api_key(actor=self.actor, tenant=self.tenant, key=key)).data)
+
+
+class Events(TenantView):
+    """The tenant's audit log, newest first."""
+
+    serializer_class = shapes.EventOut
+    queryset = AuditEvent.objects.none()
+
+    @extend_schema(responses=shapes.EventOut(many=True), operation_id="events_list")
+    def get(self, request: Request, tenant: str) -> Response:
+        page = self.paginate_queryset(events_of_tenant(self.tenant.id))
+        return self.get_paginated_response(shapes.EventOut(page, many=True).data)

@@ -1,0 +1,23 @@
+"""Errors of this room."""
+
+from kernel import errors
+
+
+class TenantSuspended(errors.Forbidden):
+    code = "tenant_suspended"
+    title = "Tenant suspended"
+
+
+class SlugTaken(errors.Conflict):
+    code = "slug_taken"
+    title = "Name is taken"
+
+
+class LastOwner(errors.Conflict):
+    code = "last_owner"
+    title = "A tenant keeps one owner"
+
+
+class KeyRevoked(errors.Conflict):
+    code = "key_revoked"
+    title = "Key is already revoked"

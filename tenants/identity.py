@@ -1,0 +1,105 @@
+"""From credentials to an actor."""
+
+import uuid
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpRequest
+
+from kernel import clock, errors, ids, scope
+from kernel.actors import Actor, ActorKind, Way
+from tenants.models import ApiKey, KeyScope, Member, User, UserToken
+from tenants.services import digest_of
+
+CLI_USER_AGENT = "millpond-cli/"
+_LAST_USE_RESOLUTION_SECONDS = 60
+
+
+def actor_of_user(user: User, *, way: Way, address: str = "", request_id: str = "") -> Actor:
+    """The actor a signed-in user is."""
+    with scope.all_tenants():
+        roles = tuple(Member.objects.filter(user=user).values_list("tenant_id", "role"))
+    return Actor(
+        kind=ActorKind.USER,
+        id=str(user.id),
+        label=user.email,
+        way=way,
+        roles=roles,
+        is_platform_admin=user.is_staff,
+        address=address,
+        request_id=request_id,
+    )
+
+
+def actor_of_request(request: HttpRequest, *, way: Way) -> Actor:
+    """The actor of a request with a session.
+
+    Raises:
+        errors.Unauthenticated: nobody is signed in.
+    """
+    user = request.user
+    if not isinstance(user, User) or not user.is_active:
+        raise errors.Unauthenticated("Sign in first.")
+    return actor_of_user(user, way=way, address=address_of(request.META), request_id=getattr(request, "request_id", ""))
+
+
+def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str = "") -> Actor:
+    """The actor behind a user token (``mpu_``) or an API key with the scope ``manage`` (``mp_``).
+
+    Raises:
+        errors.Unauthenticated: unknown, expired or revoked.
+        errors.Forbidden: an API key without the scope ``manage``.
+    """
+    public_id = ids.public_part(text)
+    digest = digest_of(text)
+    live = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=clock.now()))
+    if text.startswith("mpu_"):
+        token = UserToken.objects.select_related("user").filter(live, public_id=public_id, digest=digest).first()
+        if token is None or not token.user.is_active:
+            raise errors.Unauthenticated(
+                "The token is unknown, expired or revoked; sign in again.", code="invalid_token"
+            )
+        _touch(UserToken.objects.filter(id=token.id))
+        return actor_of_user(token.user, way=way, address=address, request_id=request_id)
+    with scope.all_tenants():
+        key = ApiKey.objects.filter(live, public_id=public_id, digest=digest, tenant__suspended_at=None).first()
+        if key is None:
+            raise errors.Unauthenticated("The API key is unknown, expired or revoked.", code="invalid_api_key")
+        if KeyScope.MANAGE not in key.scopes:
+            raise errors.Forbidden(
+                "This API key is for inference only; the REST API needs a key with the scope manage.",
+                code="scope_missing",
+            )
+        _touch(ApiKey.objects.filter(id=key.id))
+    return Actor(
+        kind=ActorKind.KEY,
+        id=str(key.id),
+        label=key.name,
+        way=way,
+        tenant_id=key.tenant_id,
+        address=address,
+        request_id=request_id,
+    )
+
+
+def _touch(rows: Any) -> None:
+    """Note the last use, at most once a minute per secret, so that reads do not become writes."""
+    now = clock.now()
+    edge = now.timestamp() - _LAST_USE_RESOLUTION_SECONDS
+    if (last := rows.values_list("last_used_at", flat=True).first()) is None or last.timestamp() < edge:
+        rows.update(last_used_at=now)
+
+
+def address_of(meta: dict[str, Any]) -> str:
+    """The peer's address as the server saw it (the ASGI server resolves trusted proxies)."""
+    return str(meta.get("REMOTE_ADDR", ""))[:64]
+
+
+def way_of(user_agent: str, default: Way) -> Way:
+    """CLI when our command line asks, else ``default``."""
+    return Way.CLI if user_agent.startswith(CLI_USER_AGENT) else default
+
+
+def user_by_id(user_id: uuid.UUID) -> User | None:
+    """An active user."""
+    return User.objects.filter(id=user_id, is_active=True).first()

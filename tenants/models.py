@@ -1,0 +1,193 @@
+"""Users, tenants, members and their secrets (digests only)."""
+
+import secrets
+from typing import Any, ClassVar
+
+from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
+from django.contrib.auth.models import PermissionsMixin
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models.functions import Lower
+from django.utils.translation import gettext_lazy as _
+
+from kernel import ids
+from kernel.scope import ScopedManager
+from tenants.roles import Role
+
+SLUG = RegexValidator(
+    r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$",
+    _("Use 1 to 40 lower-case letters, digits and hyphens; begin and end with a letter or digit."),
+)
+
+
+class UserManager(BaseUserManager["User"]):
+    """Creates users by e-mail address."""
+
+    def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        user = self.model(email=self.normalize_email(email).lower(), **fields)
+        user.set_password(password)
+        user.save(using=self._db)
+        return user
+
+    def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        """A platform admin (Django's name for this method is fixed)."""
+        return self.create_user(email, password, is_staff=True, is_superuser=True, **fields)
+
+
+class User(AbstractBaseUser, PermissionsMixin):
+    """A person. ``is_staff`` makes a platform admin, above tenants."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    email = models.EmailField(_("e-mail address"), unique=True)
+    name = models.CharField(_("name"), max_length=120, blank=True)
+    is_staff = models.BooleanField(default=False)
+    is_active = models.BooleanField(default=True)
+    date_joined = models.DateTimeField(auto_now_add=True)
+    language = models.CharField(max_length=12, blank=True)
+    theme = models.CharField(max_length=8, blank=True)
+
+    objects: ClassVar[UserManager] = UserManager()  # type: ignore[assignment]
+
+    USERNAME_FIELD = "email"
+    EMAIL_FIELD = "email"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+
+    class Meta:
+        constraints = [models.UniqueConstraint(Lower("email"), name="user_email_ci")]
+
+    def __str__(self) -> str:
+        return self.email
+
+    @property
+    def label(self) -> str:
+        """What people read."""
+        return self.name or self.email
+
+
+def new_salt() -> str:
+    """128 random bits in hex."""
+    return secrets.token_hex(16)
+
+
+class Tenant(models.Model):
+    """The unit of ownership and isolation. ``prefix_salt`` keeps its prefix cache apart from everybody's."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    slug = models.CharField(max_length=40, unique=True, validators=[SLUG])
+    name = models.CharField(max_length=120)
+    prefix_salt = models.CharField(max_length=32, default=new_salt, editable=False)
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    max_parallel_requests = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Member(models.Model):
+    """A user's role in a tenant."""
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="members")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=[(role.value, role.value) for role in Role])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = ScopedManager["Member"]()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "user"], name="member_once_per_tenant"),
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in Role]), name="member_role_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.role}"
+
+
+class KeyScope(models.TextChoices):
+    """What a key is good for."""
+
+    INFERENCE = "inference", _("Inference")
+    MANAGE = "manage", _("Manage")
+
+
+class KeyKind(models.TextChoices):
+    """``playground`` keys are short-lived, minted for a signed-in user, and not listed."""
+
+    KEY = "key", _("Key")
+    PLAYGROUND = "playground", _("Playground")
+
+
+class ApiKey(models.Model):
+    """A tenant's key. Only the keyed hash is stored; the text is shown once."""
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=120)
+    kind = models.CharField(max_length=16, choices=KeyKind, default=KeyKind.KEY)
+    public_id = models.CharField(max_length=12, unique=True)
+    digest = models.CharField(max_length=64, unique=True)
+    last4 = models.CharField(max_length=4)
+    scopes = ArrayField(models.CharField(max_length=16, choices=KeyScope), default=list)
+    allowed_endpoints = ArrayField(models.CharField(max_length=82), default=list, blank=True)
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    max_parallel_requests = models.PositiveIntegerField(null=True, blank=True)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ScopedManager["ApiKey"]()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=~models.Q(scopes=[]), name="api_key_has_a_scope"),
+            models.CheckConstraint(
+                condition=models.Q(kind=KeyKind.KEY) | models.Q(expires_at__isnull=False),
+                name="api_key_playground_expires",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.masked}"
+
+    @property
+    def masked(self) -> str:
+        """What lists show instead of the key."""
+        return f"mp_{self.public_id}_…{self.last4}"
+
+
+class UserToken(models.Model):
+    """A person's token for REST and command line: acts as the user, in every tenant the user is a member of."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=120)
+    public_id = models.CharField(max_length=12, unique=True)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.name} mpu_{self.public_id}"

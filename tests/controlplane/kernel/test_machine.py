@@ -1,0 +1,68 @@
+"""The guarded mover, on a real row."""
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+
+from fleet.models import Node
+from fleet.states import NODE, NodeState
+from kernel import errors, ids
+from kernel.machine import Transitions, move
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def make_node(state: NodeState = NodeState.READY) -> Node:
+    return Node.objects.create(name=f"n-{ids.new_id()}", machine_id=str(ids.new_id()), state=state)
+
+
+def test_a_move_along_an_edge_writes_state_and_reason() -> None:
+    node = make_node()
+    with transaction.atomic():
+        moved = move(node, NODE, NodeState.CORDONED, reason="Asked", message="An admin asked.")
+    node.refresh_from_db()
+    assert (moved.source, moved.target, node.state) == ("ready", "cordoned", "cordoned")
+
+
+def test_a_move_without_an_edge_changes_nothing() -> None:
+    node = make_node(NodeState.REMOVED)
+    with transaction.atomic(), pytest.raises(errors.StaleTransition, match="is removed"):
+        move(node, NODE, NodeState.READY)
+    node.refresh_from_db()
+    assert node.state == NodeState.REMOVED
+
+
+def test_a_move_outside_a_transaction_is_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="needs a transaction"):
+        move(make_node(), NODE, NodeState.CORDONED)
+
+
+def test_of_two_movers_at_once_one_wins() -> None:
+    node = make_node()
+    outcomes: list[str] = []
+    barrier = threading.Barrier(2)
+
+    def run() -> None:
+        mine = Node.objects.get(pk=node.pk)
+        barrier.wait()
+        try:
+            with transaction.atomic():
+                move(mine, NODE, NodeState.CORDONED, expect=[NodeState.READY])
+            outcomes.append("moved")
+        except errors.StaleTransition:
+            outcomes.append("stale")
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["moved", "stale"]
+
+
+def test_a_table_with_an_unknown_target_is_refused() -> None:
+    with pytest.raises(ValueError, match="no states"):
+        Transitions("thing", {"a": ["b"]})
