@@ -1,0 +1,112 @@
+"""From an assignment to a command line: which device, which model path, which environment. Pure."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import runtime
+from runtime.agent.errors import Fault, Retry
+from runtime.base import lifeline
+from runtime.wire.assignments import DeviceGrant, ReplicaAssignment
+from runtime.wire.devices import DeviceKind, DeviceReport
+from runtime.wire.inference import EngineSpec
+
+# What an engine inherits. Everything else of the agent's environment, its secrets included, stays behind.
+_INHERITED: Final = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "TERM", "SSL_CERT_FILE"}
+)
+_INHERITED_PREFIXES: Final = ("LC_", "OMP_", "MKL_", "NCCL_", "NVIDIA_", "CUDA_", "TORCH_", "PYTORCH_")
+_SOURCE_ROOT: Final = Path(runtime.__file__).resolve().parent.parent
+
+
+def choose_device(
+    assignment: ReplicaAssignment, devices: Mapping[str, DeviceReport]
+) -> tuple[DeviceGrant, DeviceReport]:
+    """Return the granted device as it is on this node.
+
+    Raises:
+        Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated`` or ``UnsupportedPlacement``.
+    """
+    if len(assignment.devices) != 1:
+        raise Fault(
+            "UnsupportedPlacement",
+            f"this agent runs a replica on one device, not on {len(assignment.devices)}",
+            Retry.NEVER,
+        )
+    grant = assignment.devices[0]
+    device = devices.get(grant.uuid)
+    if device is None:
+        raise Fault("DeviceMissing", f"device {grant.uuid} is not on this node now")
+    if device.problem:
+        raise Fault("DeviceSick", f"device {grant.uuid}: {device.problem}")
+    if device.kind is DeviceKind.SIMULATED:
+        raise Fault("DeviceSimulated", f"device {grant.uuid} is simulated and runs no engine", Retry.NEVER)
+    return grant, device
+
+
+def model_path(assignment: ReplicaAssignment, folder: Path) -> Path:
+    """Return what the engine opens: the folder, or its GGUF file (the first part where it is split).
+
+    Raises:
+        Fault: ``UnsupportedFormat`` or ``MalformedAssignment``.
+    """
+    if assignment.format == "huggingface":
+        return folder
+    if assignment.format != "gguf":
+        raise Fault("UnsupportedFormat", f"this agent does not know the format {assignment.format!r}", Retry.NEVER)
+    candidates = sorted(item.path for item in assignment.artifacts if item.path.lower().endswith(".gguf"))
+    if not candidates:
+        raise Fault("MalformedAssignment", "the format is gguf and no file ends in .gguf", Retry.NEVER)
+    return folder / candidates[0]
+
+
+def build_spec(
+    assignment: ReplicaAssignment, device: tuple[DeviceGrant, DeviceReport], *, folder: Path, bind: str, advertise: str
+) -> EngineSpec:
+    """Return the spec of an engine whose private folder is ``folder``."""
+    grant, report = device
+    return EngineSpec(
+        replica_id=assignment.replica_id,
+        generation=assignment.generation,
+        served_name=assignment.served_name,
+        model_path=str(model_path(assignment, folder / "model")),
+        format=assignment.format,
+        device_kind=report.kind.value,
+        device_uuid=grant.uuid,
+        memory_bytes=grant.memory_bytes,
+        token=assignment.token,
+        address_file=str(folder / "address.json"),
+        config=assignment.config,
+        host=bind,
+        advertise_host=advertise,
+    )
+
+
+def environment(spec: EngineSpec, *, folder: Path, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the whole environment of the engine: a short list of what it may inherit, and what it must have."""
+    env = {
+        name: value for name, value in inherited.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+    }
+    env |= {
+        "HOME": str(folder),
+        "TMPDIR": str(folder / "tmp"),
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "OMP_WAIT_POLICY": "passive",  # spinning threads make steps many times slower beside a busy neighbour
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": spec.device_uuid if spec.device_kind == DeviceKind.CUDA else "",
+        "PYTHONPATH": str(_SOURCE_ROOT),
+        "PYTHONSAFEPATH": "1",  # never import from the folder that holds uploaded files
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
+    if lifeline.ENV in inherited:
+        env[lifeline.ENV] = inherited[lifeline.ENV]
+    return env
+
+
+def command(python: str, spec_file: Path) -> Sequence[str]:
+    """Return the argument list of an engine."""
+    return [python, "-m", "runtime.engine", "--spec", str(spec_file)]

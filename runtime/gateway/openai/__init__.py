@@ -1,0 +1,1 @@
+"""The OpenAI dialect: paths, request checks, error and list shapes. Nothing outside this folder knows them."""

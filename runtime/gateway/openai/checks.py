@@ -1,0 +1,168 @@
+"""What a client may ask: everything that costs is bounded here, before a limit is taken or an engine is asked. Pure.
+
+Rule for fields: those read here are checked; all others pass on unchanged and the engine decides. Nothing in a body can
+set what the platform adds, because that travels in headers which are written from scratch.
+"""
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from runtime.gateway.refusals import Reason, Refusal
+
+T = TypeVar("T")
+
+MAX_MODEL_CHARS: Final = 256
+MAX_MESSAGES: Final = 4096
+MAX_STOP_CHARS: Final = 1024
+MAX_TOKENS: Final = 10_000_000
+MAX_LOGPROBS: Final = 20
+
+_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+
+_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The limits of this gateway that the checks need."""
+
+    depth: int
+    choices: int
+    stops: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One checked request. ``completion_tokens`` is what it allows per choice, ``None`` when it does not say."""
+
+    operation: str  # "chat.completions" or "completions"
+    model: str
+    stream: bool
+    choices: int
+    completion_tokens: int | None
+    body_bytes: int
+    fields: dict[str, msgspec.Raw]
+
+    def body_for(self, served_name: str) -> bytes:
+        """The body to send to an engine that serves ``served_name``."""
+        return _encoder.encode({**self.fields, "model": msgspec.Raw(_encoder.encode(served_name))})
+
+    def token_bound(self, max_model_len: int, default_completion: int) -> int:
+        """Tokens this request may use at most: a prompt has no more tokens than bytes, nor than the model takes.
+
+        ``default_completion`` stands in where the request names no maximum.
+        """
+        completion = default_completion if self.completion_tokens is None else self.completion_tokens
+        prompt = self.body_bytes
+        if max_model_len > 0:
+            prompt = min(prompt, max_model_len * self.choices)
+            completion = min(completion, max_model_len)
+        return prompt + completion * self.choices
+
+
+def check_chat(body: bytes, bounds: Bounds) -> Ask:
+    """Check the body of a chat completion; :class:`Refusal` (400) says which field is wrong and what is allowed."""
+    fields = _fields(body, bounds)
+    messages = _field(fields, "messages", list[msgspec.Raw])
+    if not messages:
+        raise _bad("messages must be a non-empty list.", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise _bad(f"messages holds {len(messages)} entries; at most {MAX_MESSAGES} are allowed.", "messages")
+    _in_range(fields, "top_logprobs", 0, MAX_LOGPROBS)
+    return _ask("chat.completions", body, fields, bounds, prompts=1)
+
+
+def check_completion(body: bytes, bounds: Bounds) -> Ask:
+    """Check the body of a completion; :class:`Refusal` (400) says which field is wrong and what is allowed."""
+    fields = _fields(body, bounds)
+    prompt = _field(fields, "prompt", str | list[msgspec.Raw])
+    if prompt is None:
+        raise _bad("prompt is missing.", "prompt")
+    prompts = 1
+    if isinstance(prompt, list):
+        first = bytes(prompt[0])[:1] if prompt else b""
+        prompts = len(prompt) if first in (b'"', b"[") else 1
+    _in_range(fields, "best_of", 1, bounds.choices)
+    _in_range(fields, "logprobs", 0, MAX_LOGPROBS)
+    return _ask("completions", body, fields, bounds, prompts=prompts)
+
+
+def depth_of(body: bytes) -> int:
+    """Deepest nesting of objects and lists in JSON text (or what passes for it)."""
+    depth = deepest = 0
+    for token in _TOKENS.finditer(body):
+        first = body[token.start()]
+        if first in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first in b"]}":
+            depth -= 1
+    return deepest
+
+
+def _fields(body: bytes, bounds: Bounds) -> dict[str, msgspec.Raw]:
+    if body.count(b"[") + body.count(b"{") > bounds.depth and depth_of(body) > bounds.depth:
+        raise _bad(f"The body is nested deeper than {bounds.depth} levels.", None)
+    try:
+        body.decode("utf-8")
+        # A dictionary keeps one value per name, so engine and gateway can never read a repeated field differently.
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise _bad(f"The body is not a JSON object: {exc}.", None) from None
+
+
+def _ask(operation: str, body: bytes, fields: dict[str, msgspec.Raw], bounds: Bounds, *, prompts: int) -> Ask:
+    model = _field(fields, "model", str)
+    if not model or len(model) > MAX_MODEL_CHARS:
+        raise _bad(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters.", "model")
+    _check_stop(fields, bounds.stops)
+    choices = (_in_range(fields, "n", 1, bounds.choices) or 1) * prompts
+    if choices > bounds.choices:
+        raise _bad(f"prompts times n is {choices}; at most {bounds.choices} choices are allowed.", "n")
+    best_of = _in_range(fields, "best_of", 1, bounds.choices) or 1
+    limit = _in_range(fields, "max_completion_tokens", 0, MAX_TOKENS)
+    if limit is None:
+        limit = _in_range(fields, "max_tokens", 0, MAX_TOKENS)
+    return Ask(
+        operation=operation,
+        model=model,
+        stream=bool(_field(fields, "stream", bool)),
+        choices=max(choices, best_of * prompts),
+        completion_tokens=limit,
+        body_bytes=len(body),
+        fields=fields,
+    )
+
+
+def _check_stop(fields: dict[str, msgspec.Raw], most: int) -> None:
+    stop = _field(fields, "stop", str | list[str])
+    if stop is None:
+        return
+    stops = [stop] if isinstance(stop, str) else stop
+    if len(stops) > most:
+        raise _bad(f"stop holds {len(stops)} sequences; at most {most} are allowed.", "stop")
+    if any(len(text) > MAX_STOP_CHARS for text in stops):
+        raise _bad(f"A stop sequence is longer than {MAX_STOP_CHARS} characters.", "stop")
+
+
+def _in_range(fields: dict[str, msgspec.Raw], name: str, least: int, most: int) -> int | None:
+    value: int | None = _field(fields, name, int)
+    if value is not None and not least <= value <= most:
+        raise _bad(f"{name} is {value}; it must be {least} to {most}.", name)
+    return value
+
+
+def _field(fields: dict[str, msgspec.Raw], name: str, kind: Any) -> Any:
+    """The value of a field as ``kind``; ``None`` when it is absent or null."""
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind | None)
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise _bad(f"{name} does not fit: {exc}.", name) from None
+
+
+def _bad(message: str, param: str | None) -> Refusal:
+    return Refusal(Reason.BAD_REQUEST, 400, message, code="invalid_value", param=param)
