@@ -1,0 +1,122 @@
+"""Serving configs: the allow-list of settings, their bounds and defaults, and the digest of a choice (pure)."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kernel import errors
+
+GIB: Final = 1024**3
+DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
+ENGINES: Final = ("causal",)
+QUANTIZATIONS: Final = ("none",)
+KV_BLOCK_SIZES: Final = (8, 16, 32, 64, 128)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A serving config with every field filled. 0 means "the engine decides" where the bounds allow it."""
+
+    engine: str = "causal"
+    dtype: str = "float32"
+    quantization: str = "none"
+    max_model_len: int = 0
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 512
+    max_waiting: int = 256
+    kv_block_tokens: int = 16
+    kv_cache_bytes: int = 0
+    enable_prefix_cache: bool = True
+    num_threads: int = 0
+    watermark_low: float = 0.75
+    watermark_high: float = 0.88
+    watermark_critical: float = 0.95
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all fields: equal settings, equal digest."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+DEFAULTS: Final = Settings()
+_CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "engine": ENGINES,
+    "dtype": tuple(DTYPE_BYTES),
+    "quantization": QUANTIZATIONS,
+    "kv_block_tokens": KV_BLOCK_SIZES,
+}
+# field: (smallest, largest)
+_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+    "max_model_len": (0, 1_048_576),
+    "max_num_seqs": (1, 1024),
+    "max_num_batched_tokens": (16, 65_536),
+    "max_waiting": (1, 10_000),
+    "kv_cache_bytes": (0, 16 * 1024 * GIB),
+    "num_threads": (0, 256),
+}
+_WATERMARKS: Final = ("watermark_low", "watermark_high", "watermark_critical")
+
+
+def normalise(config: Mapping[str, Any]) -> Settings:
+    """Check ``config`` and fill what it leaves out.
+
+    Besides the fields of :class:`Settings` it may say ``kv_cache_gib`` (a number, instead of ``kv_cache_bytes``) and
+    ``watermarks`` (``{"low", "high", "critical"}``).
+
+    Raises:
+        errors.InvalidInput: an unknown field, a wrong type, or a value out of bounds; ``data["field"]`` names it.
+    """
+    values = _unfold(config)
+    known = {field.name for field in dataclasses.fields(Settings)}
+    for name in values:
+        if name not in known:
+            raise _wrong(name, f"There is no setting {name!r}. Known: {', '.join(sorted(known))}.")
+    checked = {name: _check(name, value) for name, value in values.items()}
+    settings = Settings(**checked)
+    if not 0 < settings.watermark_low < settings.watermark_high < settings.watermark_critical <= 1:
+        raise _wrong("watermarks", "Watermarks rise: 0 < low < high < critical <= 1.")
+    return settings
+
+
+def _unfold(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the forms meant for people by the fields they stand for; ``None`` means "left out"."""
+    values = {str(name): value for name, value in config.items() if value is not None}
+    if "kv_cache_gib" in values:
+        gib = values.pop("kv_cache_gib")
+        if "kv_cache_bytes" in values:
+            raise _wrong("kv_cache_gib", "Give kv_cache_gib or kv_cache_bytes, not both.")
+        if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib <= 16 * 1024:
+            raise _wrong("kv_cache_gib", "kv_cache_gib is a number from 0 to 16384.")
+        values["kv_cache_bytes"] = int(gib * GIB)
+    if "watermarks" in values:
+        marks = values.pop("watermarks")
+        if not isinstance(marks, Mapping) or not set(marks) <= {"low", "high", "critical"}:
+            raise _wrong("watermarks", 'watermarks is {"low": …, "high": …, "critical": …}, fractions of the memory.')
+        values |= {f"watermark_{name}": value for name, value in marks.items()}
+    return values
+
+
+def _check(name: str, value: Any) -> Any:
+    if name in _CHOICES:
+        if isinstance(value, bool) or value not in _CHOICES[name]:
+            raise _wrong(name, f"{name} is one of {', '.join(map(str, _CHOICES[name]))}.")
+        return value
+    if name in _BOUNDS:
+        low, high = _BOUNDS[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise _wrong(name, f"{name} is a whole number from {low} to {high}.")
+        return value
+    if name in _WATERMARKS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+            raise _wrong(name, f"{name} is a fraction above 0 and at most 1.")
+        return float(value)
+    if not isinstance(value, bool):
+        raise _wrong(name, f"{name} is true or false.")
+    return value
+
+
+def _wrong(field: str, text: str) -> errors.InvalidInput:
+    return errors.InvalidInput(text, code="invalid_config", data={"field": field})

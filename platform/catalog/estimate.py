@@ -1,0 +1,154 @@
+"""What a replica will need, before anything has run (pure). Measured peaks replace these numbers once they exist.
+
+- weights: parameters x bytes of the dtype (GGUF and everything else is brought to the dtype when it is loaded);
+- KV per token: 2 x layers x kv_heads x head_dim x bytes;
+- workspace: the larger of one step's activations and its logits, which never live at the same time; the attention mask
+  of a full step over the longest sequence; rotary tables; a copy of one layer's pages, padded; library scratch;
+- context: what a process costs on a device before the first byte of the model;
+- headroom: an engine keeps its level below the critical watermark, so what lies above it must be there too.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from catalog.configs import DTYPE_BYTES
+
+MIB: Final = 1024**2
+# Interpreter, torch and its thread pools on a CPU; driver context and kernels on a GPU.
+CONTEXT_BYTES: Final[Mapping[str, int]] = {"cpu": 400 * MIB, "cuda": 600 * MIB, "simulated": 600 * MIB}
+# What matrix libraries keep for themselves.
+SCRATCH_BYTES: Final[Mapping[str, int]] = {"cpu": 64 * MIB, "cuda": 256 * MIB, "simulated": 256 * MIB}
+# A GPU replica's process on the host: interpreter, torch, and one shard of weights on its way to the device.
+HOST_PROCESS_BYTES: Final = 1536 * MIB
+_RESIDUAL_STREAMS: Final = 4  # hidden states that live beside the MLP's: input, residual, normed, attention output
+_LOGIT_COPY_BYTES: Final = 8  # the sampler works on a float32 copy and sorts another
+_MASK_BYTES: Final = 5  # one truth value and one float32 per query and key
+_TABLE_BYTES: Final = 8  # a sine and a cosine in float32 per position and dimension
+_GATHER_PADDING: Final = 2  # sequences read together are padded to the longest, at most twice the shortest
+
+
+class VersionFacts(Protocol):
+    """What is read of a model version."""
+
+    parameters: int
+    max_model_len: int
+    metadata: Any
+
+
+class Config(Protocol):
+    """What is read of a serving config (a row, or ``configs.Settings``)."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+    @property
+    def kv_block_tokens(self) -> int: ...
+    @property
+    def kv_cache_bytes(self) -> int: ...
+    @property
+    def watermark_critical(self) -> float: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a decoder that decide its memory."""
+
+    parameters: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Bytes of one replica on its device. ``kv_floor_bytes`` is the least KV cache it can work with.
+
+    ``max_model_len`` is in tokens; ``host_memory_bytes`` is what its process takes of the node's memory.
+    """
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    kv_floor_bytes: int
+    workspace_bytes: int
+    context_bytes: int
+    headroom_bytes: int
+    host_memory_bytes: int
+    max_model_len: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that must be free on the device."""
+        parts = self.weights_bytes + self.kv_floor_bytes + self.workspace_bytes + self.context_bytes
+        return parts + self.headroom_bytes
+
+    def as_dict(self) -> dict[str, int]:
+        """All fields and the total, for JSON."""
+        return {**dataclasses.asdict(self), "total_bytes": self.total_bytes}
+
+
+def estimate(version: VersionFacts, config: Config, *, device_kind: str = "cpu") -> Estimate:
+    """Estimate a replica of ``version`` under ``config`` on a device of ``device_kind`` (cpu, cuda, simulated)."""
+    return estimate_shape(shape_of(version), config, max_positions=version.max_model_len, device_kind=device_kind)
+
+
+def shape_of(version: VersionFacts) -> Shape:
+    """The shape that the check wrote into ``version.metadata``."""
+    names = [field.name for field in dataclasses.fields(Shape) if field.name != "parameters"]
+    return Shape(parameters=version.parameters, **{name: int(version.metadata[name]) for name in names})
+
+
+def estimate_shape(shape: Shape, config: Config, *, max_positions: int, device_kind: str = "cpu") -> Estimate:
+    """The arithmetic behind :func:`estimate`. ``max_positions`` is the longest sequence the model allows."""
+    width = DTYPE_BYTES[config.dtype]
+    per_token = kv_bytes_per_token(shape, width)
+    length = min(config.max_model_len or max_positions, max_positions)
+    blocks = math.ceil(length / config.kv_block_tokens)
+    floor = config.kv_cache_bytes or blocks * config.kv_block_tokens * per_token
+    weights = shape.parameters * width
+    workspace = workspace_bytes(shape, width, config.max_num_batched_tokens, config.max_num_seqs)
+    workspace += attention_bytes(shape, config.max_num_batched_tokens, length, floor) + SCRATCH_BYTES[device_kind]
+    context = CONTEXT_BYTES[device_kind]
+    parts = weights + floor + workspace + context
+    headroom = math.ceil(parts / config.watermark_critical) - parts
+    return Estimate(
+        weights_bytes=weights,
+        kv_bytes_per_token=per_token,
+        kv_floor_bytes=floor,
+        workspace_bytes=workspace,
+        context_bytes=context,
+        headroom_bytes=headroom,
+        host_memory_bytes=parts + headroom if device_kind == "cpu" else HOST_PROCESS_BYTES,
+        max_model_len=length,
+    )
+
+
+def kv_bytes_per_token(shape: Shape, width: int) -> int:
+    """Keys and values of one token in all layers, ``width`` bytes an element."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * width
+
+
+def workspace_bytes(shape: Shape, width: int, batched_tokens: int, seqs: int) -> int:
+    """Peak of one step: gate, up and their product beside the residual streams; or the logits and the sampler."""
+    mlp = 3 * shape.intermediate_size
+    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    activations = batched_tokens * (max(mlp, attention) + _RESIDUAL_STREAMS * shape.hidden_size) * width
+    logits = min(seqs, batched_tokens) * shape.vocab_size * (width + _LOGIT_COPY_BYTES)
+    return max(activations, logits)
+
+
+def attention_bytes(shape: Shape, batched_tokens: int, length: int, kv_bytes: int) -> int:
+    """Beside the step itself: mask over ``length`` keys, rotary tables, and one layer's pages read through a copy."""
+    mask = batched_tokens * length * _MASK_BYTES
+    tables = length * shape.head_dim * _TABLE_BYTES
+    return mask + tables + kv_bytes * _GATHER_PADDING // shape.layers

@@ -1,0 +1,135 @@
+"""What a check finds out, and how it refuses."""
+
+import dataclasses
+import enum
+from pathlib import Path
+from typing import Any
+
+
+class Reason(enum.StrEnum):
+    """Why a version is rejected. The sentence beside it says what to do."""
+
+    UNSAFE_PATH = "UnsafePath"
+    DUPLICATE_PATH = "DuplicatePath"
+    UNEXPECTED_FILE = "UnexpectedFile"
+    PICKLE_REFUSED = "PickleRefused"
+    ARCHIVE_REFUSED = "ArchiveRefused"
+    CODE_REFUSED = "CodeRefused"
+    REMOTE_CODE_REFUSED = "RemoteCodeRefused"
+    UNKNOWN_FORMAT = "UnknownFormat"
+    AMBIGUOUS_FORMAT = "AmbiguousFormat"
+    MISSING_CONFIG = "MissingConfig"
+    MISSING_TOKENIZER = "MissingTokenizer"
+    MISSING_WEIGHTS = "MissingWeights"
+    MISSING_SHARD = "MissingShard"
+    MISSING_TENSOR = "MissingTensor"
+    DAMAGED_FILE = "DamagedFile"
+    SIZE_MISMATCH = "SizeMismatch"
+    SHAPE_MISMATCH = "ShapeMismatch"
+    FILE_TOO_LARGE = "FileTooLarge"
+    SPLIT_GGUF = "SplitGguf"
+    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
+    UNSUPPORTED_ROPE = "UnsupportedRope"
+    UNSUPPORTED_ACTIVATION = "UnsupportedActivation"
+    UNSUPPORTED_TOKENIZER = "UnsupportedTokenizer"
+    UNSUPPORTED_QUANTIZATION = "UnsupportedQuantization"
+    UNSUPPORTED_TYPE = "UnsupportedType"
+    CHECK_FAILED = "CheckFailed"
+
+
+class Rejected(Exception):
+    """The model may not be served."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of the version: its declared ``path`` and ``size``, and where its bytes are."""
+
+    path: str
+    size: int
+    location: Path
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a model is. ``weight_types`` maps storage types to bytes; ``warnings`` are (code, sentence) pairs."""
+
+    format: str
+    architecture: str
+    parameters: int
+    max_model_len: int
+    has_chat_template: bool
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    tie_word_embeddings: bool
+    weight_types: dict[str, int]
+    tokenizer: str
+    rope: str
+    title: str = ""
+    license: str = ""
+    warnings: tuple[tuple[str, str], ...] = ()
+
+    def metadata(self) -> dict[str, Any]:
+        """What is stored beside the version's own columns."""
+        columns = {"format", "architecture", "parameters", "max_model_len", "has_chat_template"}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in columns}
+        values["warnings"] = [{"code": code, "message": message} for code, message in self.warnings]
+        return values
+
+
+NO_CHAT_TEMPLATE = (
+    "MissingChatTemplate",
+    "The model has no chat template: chat calls will be refused, completions work. "
+    "Add chat_template.jinja to a new version if it is a chat model.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor in a header: ``shape`` with rows first, ``kind`` the storage type, ``num_bytes`` in the file."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        result = 1
+        for size in self.shape:
+            result *= size
+        return result
+
+
+def bounded(values: Any, key: str, low: int, high: int, where: str, default: int | None = None) -> int:
+    """A whole number from a config, within bounds.
+
+    Raises:
+        Rejected: it is missing, no number, or out of bounds.
+    """
+    value = values.get(key)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        told = "is missing" if value is None else f"is {str(value)[:40]}"
+        raise Rejected(
+            Reason.DAMAGED_FILE,
+            f"{where}: {key} {told}; it has to be a whole number from {low} to {high}. Export the model again.",
+        )
+    return value

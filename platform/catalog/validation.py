@@ -1,0 +1,111 @@
+"""Checking finalized versions: read the headers, say what the model is, or why it is refused.
+
+The files are read outside any transaction; the verdict is written in one. A fault of the platform (disk, database) is
+raised so that it is tried again; a fault in the model is a verdict.
+"""
+
+import logging
+import uuid
+from typing import Any, Final
+
+from django.db import transaction
+
+from catalog import configs, formats, releases, storage
+from catalog.estimate import Shape, estimate_shape
+from catalog.models import ModelVersion, VersionFile
+from catalog.states import VERSION, VersionState
+from kernel import actors, machine, scope
+from kernel.actors import Actor
+from ledger import hints
+from ledger.record import record_move
+
+logger = logging.getLogger(__name__)
+
+_ACTOR: Final[Actor] = actors.system("validator")
+_BATCH: Final = 20
+
+
+def validate_waiting() -> int:
+    """Check every version that waits for it; return how many got a verdict."""
+    with scope.all_tenants():
+        rows = ModelVersion.objects.filter(state=VersionState.VALIDATING).order_by("state_changed_at")
+        waiting = list(rows.values_list("id", flat=True)[:_BATCH])
+    return sum(_validate_or_wait(version_id) for version_id in waiting)
+
+
+def _validate_or_wait(version_id: uuid.UUID) -> bool:
+    """One version whose bytes cannot be read must not keep the others waiting; it is tried again next time."""
+    try:
+        return validate(version_id)
+    except OSError:
+        logger.exception("the bytes of a version cannot be read", extra={"version": str(version_id)})
+        return False
+
+
+def validate(version_id: uuid.UUID) -> bool:
+    """Check one version; True when this call gave the verdict (it may be checked elsewhere at the same time)."""
+    with scope.all_tenants():
+        files = list(VersionFile.objects.filter(version_id=version_id, version__state=VersionState.VALIDATING))
+    if not files:
+        return False
+    try:
+        facts = formats.inspect([_source(file) for file in files])
+    except formats.Rejected as refusal:
+        return _settle(version_id, refusal)
+    except (OSError, MemoryError):
+        raise
+    except Exception:  # boundary: a checker that stumbles over a file refuses it rather than trying for ever
+        logger.exception("check failed", extra={"version": str(version_id)})
+        return _settle(
+            version_id,
+            formats.Rejected(
+                formats.Reason.CHECK_FAILED,
+                "The check could not read this model; its files may be damaged. Export them again, "
+                "or tell a platform admin.",
+            ),
+        )
+    return _settle(version_id, facts)
+
+
+def _source(file: VersionFile) -> formats.Source:
+    return formats.Source(file.path, file.size, storage.path_of(file.sha256))
+
+
+def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") -> bool:
+    with transaction.atomic(), scope.all_tenants():
+        rows = ModelVersion.objects.select_for_update(of=("self",)).select_related("model")
+        version = rows.filter(id=version_id, state=VersionState.VALIDATING).first()
+        if version is None:
+            return False
+        if isinstance(verdict, formats.Rejected):
+            moved = machine.move(
+                version, VERSION, VersionState.REJECTED, reason=verdict.reason.value, message=verdict.message
+            )
+            releases.release_versions([version])
+            releases.unlink_files(version)
+        else:
+            moved = machine.move(version, VERSION, VersionState.READY, **_columns(verdict))
+        record_move(
+            moved, actor=_ACTOR, tenant_id=version.tenant_id, subject_label=f"{version.model.name} {version.number}"
+        )
+        hints.push_on_commit(hints.tenant_topic(version.tenant_id), {"what": "models"})
+    return True
+
+
+def _columns(facts: formats.Facts) -> dict[str, Any]:
+    metadata = facts.metadata()
+    shape = Shape(
+        parameters=facts.parameters, layers=facts.layers, heads=facts.heads, kv_heads=facts.kv_heads,
+        head_dim=facts.head_dim, hidden_size=facts.hidden_size, intermediate_size=facts.intermediate_size,
+        vocab_size=facts.vocab_size,
+    )  # fmt: skip
+    needed = estimate_shape(shape, configs.DEFAULTS, max_positions=facts.max_model_len)
+    return {
+        "format": facts.format,
+        "architecture": facts.architecture,
+        "parameters": facts.parameters,
+        "max_model_len": facts.max_model_len,
+        "has_chat_template": facts.has_chat_template,
+        "metadata": metadata,
+        "estimate": needed.as_dict(),
+    }

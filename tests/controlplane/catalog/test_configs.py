@@ -1,0 +1,54 @@
+"""Serving configs: an allow-list with bounds."""
+
+from typing import Any
+
+import pytest
+
+from catalog import configs
+from kernel import errors
+from runtime.wire.assignments import EngineConfig
+
+
+def test_nothing_said_is_the_engine_s_own_default() -> None:
+    settings, engine = configs.normalise({}), EngineConfig()
+    assert settings == configs.DEFAULTS
+    marks = {"watermark_low": "low", "watermark_high": "high", "watermark_critical": "critical"}
+    for name, value in vars(settings).items():
+        want = getattr(engine.watermarks, marks[name]) if name in marks else getattr(engine, name)
+        assert value == want, name
+
+
+def test_equal_settings_have_one_digest_however_they_are_said() -> None:
+    one = configs.normalise({"kv_cache_gib": 1, "watermarks": {"low": 0.5}, "dtype": None})
+    two = configs.normalise({"watermark_low": 0.5, "kv_cache_bytes": 2**30})
+    assert one.digest == two.digest != configs.DEFAULTS.digest
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"trust_remote_code": True}, "trust_remote_code"),
+        ({"engine": "vllm"}, "engine"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"dtype": ["float32"]}, "dtype"),
+        ({"quantization": "awq"}, "quantization"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_seqs": True}, "max_num_seqs"),
+        ({"max_num_seqs": 1.5}, "max_num_seqs"),
+        ({"max_num_seqs": "8"}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 10**9}, "max_num_batched_tokens"),
+        ({"max_model_len": -1}, "max_model_len"),
+        ({"kv_block_tokens": 17}, "kv_block_tokens"),
+        ({"kv_cache_bytes": 2**60}, "kv_cache_bytes"),
+        ({"kv_cache_gib": float("nan")}, "kv_cache_gib"),
+        ({"kv_cache_gib": 1, "kv_cache_bytes": 1}, "kv_cache_gib"),
+        ({"enable_prefix_cache": 1}, "enable_prefix_cache"),
+        ({"watermarks": {"low": 0.9, "high": 0.8}}, "watermarks"),
+        ({"watermarks": {"lowest": 0.9}}, "watermarks"),
+        ({"watermark_low": 0}, "watermark_low"),
+    ],
+)
+def test_what_is_not_allowed_is_named(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(errors.InvalidInput) as refusal:
+        configs.normalise(config)
+    assert (refusal.value.code, refusal.value.data["field"]) == ("invalid_config", field)
