@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
+from runtime.base import lifeline
 from runtime.base.clock import Clock, SystemClock
 from runtime.engine.causal import attention, ledger, loader
 from runtime.engine.causal.blocks import BlockPool
@@ -273,17 +274,22 @@ def engine_process(path: Path, kind: str = "huggingface", **fields: Any) -> Iter
         values.update(fields)
         spec = folder / "spec.json"
         spec.write_bytes(msgspec.json.encode(EngineSpec(**values)))
+        # whatever becomes of the test's process, its engines go with it
+        read_end, write_end = os.pipe()
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "runtime.engine", "--spec", str(spec)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, lifeline.ENV: str(read_end)},
+                pass_fds=[read_end],
             )
+        os.close(read_end)
         try:
             yield EngineHandle(process, folder, values["token"])
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             process.wait()
+            os.close(write_end)

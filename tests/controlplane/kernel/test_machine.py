@@ -7,14 +7,17 @@ from django.db import connection, transaction
 
 from fleet.models import Node
 from fleet.states import NODE, NodeState
-from kernel import errors, ids
+from kernel import clock, errors, ids
 from kernel.machine import Transitions, move
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def make_node(state: NodeState = NodeState.READY) -> Node:
-    return Node.objects.create(name=f"n-{ids.new_id()}", machine_id=str(ids.new_id()), state=state)
+    now = clock.now()
+    return Node.objects.create(
+        name="n", machine_id=str(ids.new_id()), state=state, state_changed_at=now, created_at=now
+    )
 
 
 def test_a_move_along_an_edge_writes_state_and_reason() -> None:

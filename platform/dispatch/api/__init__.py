@@ -1,0 +1,1 @@
+"""The internal API of agents and gateways, and the admins' view of gateways."""

@@ -1,0 +1,81 @@
+"""WebSockets that carry hints to agents and gateways: "something changed, read again", and nothing else."""
+
+from typing import Any, ClassVar
+
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.urls import path
+
+from fleet import machine_auth
+from kernel.errors import PlatformError
+from ledger import generations, hints
+from runtime.wire import codec
+from runtime.wire.joining import Hint
+
+
+class HintsConsumer(AsyncWebsocketConsumer):
+    """Joins the group of its machine's counter and forwards each new value; the current one comes first."""
+
+    topic: ClassVar[str] = ""
+    group = ""
+
+    def counter(self, header: str) -> str:
+        """The name of the counter that the credential in ``header`` may watch; raises :class:`PlatformError`."""
+        raise NotImplementedError
+
+    async def connect(self) -> None:
+        """Authenticate by header; a machine that is not known is refused before the handshake ends."""
+        try:
+            counter, value = await database_sync_to_async(self._enter)()
+        except PlatformError:
+            await self.close()
+            return
+        self.group = hints.group_of(counter)
+        await self.channel_layer.group_add(self.group, self.channel_name)
+        await self.accept()
+        await self._say(value)
+
+    def _enter(self) -> tuple[str, int]:
+        headers = {name.lower(): value for name, value in self.scope["headers"]}
+        counter = self.counter(headers.get(b"authorization", b"").decode("latin-1"))
+        return counter, generations.current(counter)
+
+    async def disconnect(self, code: int) -> None:
+        """Leave the group."""
+        if self.group:
+            await self.channel_layer.group_discard(self.group, self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Machines have nothing to say here."""
+
+    async def hint(self, event: dict[str, Any]) -> None:
+        """A counter rose."""
+        await self._say(int(event["data"].get("generation", 0)))
+
+    async def _say(self, generation: int) -> None:
+        await self.send(text_data=codec.encode(Hint(topic=self.topic, generation=generation)).decode())
+
+
+class NodeHints(HintsConsumer):
+    """For one agent."""
+
+    topic = "assignments"
+
+    def counter(self, header: str) -> str:
+        return generations.of_node(machine_auth.node_of(header).id)
+
+
+class GatewayHints(HintsConsumer):
+    """For one gateway."""
+
+    topic = "routes"
+
+    def counter(self, header: str) -> str:
+        machine_auth.gateway_of(header)
+        return generations.ROUTES
+
+
+urlpatterns = [
+    path("internal/v1/nodes/hints", NodeHints.as_asgi()),
+    path("internal/v1/gateways/hints", GatewayHints.as_asgi()),
+]

@@ -1,0 +1,104 @@
+"""What a node should run, from the rows, in one consistent read."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from catalog.models import Revision, ServingConfig, VersionFile
+from dispatch import consistent
+from fleet.models import Node, Partition
+from kernel import scope
+from ledger import generations
+from runtime.wire.assignments import ArtifactRef, Desired, DeviceGrant, EngineConfig, NodeAssignments, ReplicaAssignment
+from runtime.wire.memory import Watermarks
+from serving.models import Replica
+from serving.states import RUNNING_ON_NODE, ReplicaState
+
+_ON_NODE = RUNNING_ON_NODE | {ReplicaState.DRAINING}
+
+
+def read_assignments(node: Node) -> NodeAssignments:
+    """Everything ``node`` should run, with the counter that stands for exactly this."""
+    with consistent.reading(), scope.all_tenants():
+        generation = generations.current(generations.of_node(node.id))
+        rows = list(
+            Replica.objects.select_related(
+                "deployment__endpoint", "deployment__revision__version", "deployment__revision__serving_config"
+            )
+            .filter(node=node, state__in=_ON_NODE)
+            .defer("log_tail", "ledger", "stats", "explanation")
+            .order_by("id")
+        )
+        grants = _grants([row.id for row in rows])
+        files = _files({row.deployment.revision.version_id for row in rows})
+    replicas = [
+        _assignment(row, grants.get(row.id, []), files.get(row.deployment.revision.version_id, [])) for row in rows
+    ]
+    return NodeAssignments(node_id=str(node.id), generation=generation, replicas=replicas)
+
+
+def holds_file(node: Node, sha256: str) -> bool:
+    """True when a replica on ``node`` needs the file: a node gets the bytes of nothing else."""
+    with scope.all_tenants():
+        versions = Replica.objects.filter(node=node, state__in=_ON_NODE).values("deployment__revision__version")
+        return VersionFile.objects.filter(version__in=versions, artifact_id=sha256).exists()
+
+
+def desired_of(row: Replica) -> Desired:
+    """What should become of a replica on its node (pure)."""
+    if row.state == ReplicaState.DRAINING:
+        return Desired.DRAIN
+    return Desired.STOP if row.recalled else Desired.RUN
+
+
+def _assignment(row: Replica, devices: Sequence[DeviceGrant], files: Sequence[ArtifactRef]) -> ReplicaAssignment:
+    revision: Revision = row.deployment.revision
+    return ReplicaAssignment(
+        replica_id=str(row.id),
+        generation=row.generation,
+        desired=desired_of(row),
+        deployment_id=str(row.deployment_id),
+        revision_id=str(revision.id),
+        tenant_id=str(row.tenant_id),
+        served_name=row.deployment.endpoint.name,
+        format=revision.version.format,
+        artifacts=list(files),
+        devices=list(devices),
+        config=engine_config(revision.serving_config),
+        token=row.token,
+        drain_seconds=row.deployment.drain_seconds,
+    )
+
+
+def engine_config(config: ServingConfig) -> EngineConfig:
+    """A serving config as engines read it (pure)."""
+    return EngineConfig(
+        engine=config.engine,
+        dtype=config.dtype,
+        quantization=config.quantization,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_waiting=config.max_waiting,
+        kv_block_tokens=config.kv_block_tokens,
+        kv_cache_bytes=config.kv_cache_bytes,
+        enable_prefix_cache=config.enable_prefix_cache,
+        num_threads=config.num_threads,
+        watermarks=Watermarks(low=config.watermark_low, high=config.watermark_high, critical=config.watermark_critical),
+    )
+
+
+def _grants(replica_ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, list[DeviceGrant]]:
+    found: dict[uuid.UUID, list[DeviceGrant]] = {}
+    rows = Partition.objects.select_related("device").filter(replica_id__in=replica_ids).order_by("rank")
+    for row in rows:
+        grant = DeviceGrant(uuid=row.device.uuid, memory_bytes=row.memory_bytes)
+        found.setdefault(row.replica_id, []).append(grant)
+    return found
+
+
+def _files(version_ids: set[uuid.UUID]) -> Mapping[uuid.UUID, list[ArtifactRef]]:
+    found: dict[uuid.UUID, list[ArtifactRef]] = {}
+    rows = VersionFile.objects.filter(version_id__in=version_ids).exclude(artifact=None).order_by("path")
+    for version_id, path, sha256, size in rows.values_list("version_id", "path", "sha256", "size"):
+        found.setdefault(version_id, []).append(ArtifactRef(path=path, sha256=sha256, size=size))
+    return found

@@ -1,0 +1,34 @@
+"""A node's report, applied: the node and its devices by fleet, its replicas by serving, in one transaction."""
+
+from django.conf import settings
+from django.db import transaction
+
+from dispatch import translate
+from fleet.changes import Changes
+from fleet.joining import actor_of_node
+from fleet.models import Node
+from fleet.observation import observe
+from ledger import generations
+from runtime.wire.reports import NodeReport, ReportReply
+from serving.observing import observe_replicas
+
+
+def apply_report(node: Node, report: NodeReport, *, address: str = "") -> ReportReply:
+    """Apply ``report`` unless a newer one was applied before; return what the agent should know."""
+    changes = Changes()
+    with transaction.atomic():
+        observed = observe(node.id, translate.node_facts(report), changes)
+        if observed.fresh:
+            observe_replicas(
+                observed.node,
+                translate.observations(report),
+                applied_generation=report.applied_generation,
+                actor=actor_of_node(observed.node, address),
+                changes=changes,
+            )
+            changes.announce()
+    return ReportReply(
+        generation=generations.current(generations.of_node(node.id)),
+        interval_seconds=settings.NODE_REPORT_INTERVAL_SECONDS,
+        lease_seconds=settings.NODE_LEASE_SECONDS,
+    )

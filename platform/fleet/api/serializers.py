@@ -1,0 +1,143 @@
+"""Bodies of the fleet API."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from fleet.models import Device, Gateway, HealthEvent, JoinToken, MachineKind, Node, Partition
+from kernel import clock
+
+
+class HolderOut(serializers.Serializer[Any]):
+    """Who owns a partition."""
+
+    tenant = serializers.CharField()
+    endpoint = serializers.CharField()
+    deployment_id = serializers.UUIDField()
+    state = serializers.CharField()
+
+
+class PartitionOut(serializers.ModelSerializer[Partition]):
+    """A part of a device; bytes."""
+
+    holder = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Partition
+        fields = ["id", "isolation", "memory_bytes", "host_bytes", "millicpus", "replica_id", "created_at", "holder"]
+
+    @extend_schema_field(HolderOut(allow_null=True))
+    def get_holder(self, row: Partition) -> dict[str, Any] | None:
+        holder = self.context.get("holders", {}).get(row.replica_id)
+        return None if holder is None else HolderOut(holder).data
+
+
+class DeviceOut(serializers.ModelSerializer[Device]):
+    """A device with its partitions; bytes, degrees Celsius, watts."""
+
+    node = serializers.CharField(source="node.name")
+    node_id = serializers.UUIDField()
+    free_bytes = serializers.SerializerMethodField()
+    partitions = PartitionOut(many=True)
+
+    class Meta:
+        model = Device
+        fields = [
+            "id", "node", "node_id", "uuid", "kind", "product", "state", "reason", "message", "state_changed_at",
+            "present", "memory_bytes", "held_bytes", "free_bytes", "memory_used_bytes", "compute_capability",
+            "driver_version", "pci_bus_id", "utilization", "temperature_c", "power_w", "power_limit_w", "partitions",
+        ]  # fmt: skip
+
+    def get_free_bytes(self, row: Device) -> int:
+        return row.memory_bytes - row.held_bytes
+
+
+class NodeOut(serializers.ModelSerializer[Node]):
+    """A node as lists show it; bytes."""
+
+    device_count = serializers.IntegerField(read_only=True)
+    replica_count = serializers.IntegerField(read_only=True)
+    device_bytes = serializers.IntegerField(read_only=True, allow_null=True)
+    held_device_bytes = serializers.IntegerField(read_only=True, allow_null=True)
+
+    class Meta:
+        model = Node
+        fields = [
+            "id", "name", "machine_id", "state", "reason", "message", "state_changed_at", "created_at", "last_seen_at",
+            "lease_expires_at", "agent_version", "data_address", "applied_generation", "hostname", "os", "cpus",
+            "memory_bytes", "memory_available_bytes", "disk_free_bytes", "cpu_used", "held_host_bytes",
+            "held_millicpus", "device_count", "replica_count", "device_bytes", "held_device_bytes",
+        ]  # fmt: skip
+
+
+class HealthEventOut(serializers.ModelSerializer[HealthEvent]):
+    """Something a node or device said about its health."""
+
+    device_uuid = serializers.CharField(source="device.uuid", default=None, allow_null=True)
+
+    class Meta:
+        model = HealthEvent
+        fields = ["id", "at", "code", "message", "device_uuid"]
+
+
+class NodeDetail(NodeOut):
+    """A node with its devices and what happened to it lately."""
+
+    devices = serializers.SerializerMethodField()
+    health_events = serializers.SerializerMethodField()
+
+    class Meta(NodeOut.Meta):
+        fields = [*NodeOut.Meta.fields, "devices", "health_events"]
+
+    @extend_schema_field(DeviceOut(many=True))
+    def get_devices(self, row: Node) -> Any:
+        return DeviceOut(self.context["devices"], many=True, context=self.context).data
+
+    @extend_schema_field(HealthEventOut(many=True))
+    def get_health_events(self, row: Node) -> Any:
+        return HealthEventOut(self.context["health_events"], many=True).data
+
+
+class DrainIn(serializers.Serializer[Any]):
+    """``accept_gap``: replicas may stop before their successors are ready."""
+
+    accept_gap = serializers.BooleanField(default=False)
+
+
+class JoinTokenIn(serializers.Serializer[Any]):
+    """What is to join. ``name`` overrides the machine's own."""
+
+    kind = serializers.ChoiceField(choices=MachineKind.choices, default=MachineKind.NODE.value)
+    name = serializers.CharField(max_length=120, required=False, allow_blank=True, default="")
+
+
+class JoinTokenOut(serializers.ModelSerializer[JoinToken]):
+    """The token is shown here and never again."""
+
+    token = serializers.CharField()
+    command = serializers.CharField(help_text="What to run on the machine.")
+
+    class Meta:
+        model = JoinToken
+        fields = ["id", "kind", "name", "expires_at", "token", "command"]
+
+
+class GatewayOut(serializers.ModelSerializer[Gateway]):
+    """A gateway; ``live`` while it reports, ``current`` when it serves from the newest route table."""
+
+    live = serializers.SerializerMethodField()
+    current = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Gateway
+        fields = [
+            "id", "name", "url", "version", "live", "current", "applied_generation", "table_age_seconds", "in_flight",
+            "journal_pending", "created_at", "last_seen_at",
+        ]  # fmt: skip
+
+    def get_live(self, row: Gateway) -> bool:
+        return row.lease_expires_at is not None and row.lease_expires_at > clock.now()
+
+    def get_current(self, row: Gateway) -> bool:
+        return bool(row.applied_generation >= self.context["newest"])

@@ -1,0 +1,118 @@
+"""The devices of a report against the rows: found, changed, missing, sick, well again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fleet.facts import DeviceFacts
+from fleet.models import Device, DeviceKind, HealthEvent, Node, Partition
+from fleet.states import DEVICE, DeviceState
+from kernel import clock, machine
+from kernel.actors import Actor
+from ledger import hints
+from ledger.record import record_move
+
+MAX_DEVICES = 256
+#: Reasons that reports set, and that reports may therefore take back.
+MISSING, PROBLEM, SHRUNK = "DeviceMissing", "ProblemReported", "MemoryShrunk"
+_BY_REPORT = frozenset({MISSING, PROBLEM, SHRUNK})
+
+
+def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drifting: bool) -> bool:
+    """Make the rows say what the report says; return True when usable capacity may have grown.
+
+    ``drifting`` also writes the numbers that change all the time. A device is known by its UUID: one that another node
+    reported last moves over when nothing holds it there, and is refused (with a health event) when something does.
+    """
+    reported = {
+        fact.uuid: fact for fact in facts[:MAX_DEVICES] if fact.kind in DeviceKind.values and fact.memory_bytes > 0
+    }
+    rows = {device.uuid: device for device in Device.objects.filter(node=node)}
+    grown = False
+    for uuid, fact in reported.items():
+        device = rows.get(uuid) or _adopt(node, fact)
+        if device is not None:
+            grown |= _update(device, fact, actor=actor, drifting=drifting or uuid not in rows) or uuid not in rows
+    for uuid, device in rows.items():
+        if uuid not in reported and device.present:
+            device.present = False
+            device.save(update_fields=["present"])
+            _ail(device, MISSING, "The node's last report does not list this device.", actor=actor)
+    return grown
+
+
+def _adopt(node: Node, fact: DeviceFacts) -> Device | None:
+    """A row for a device that this node did not have before."""
+    known = Device.objects.select_for_update().filter(uuid=fact.uuid).first()
+    if known is None:
+        return Device.objects.create(
+            node=node,
+            uuid=fact.uuid[:96],
+            kind=fact.kind,
+            product=fact.product[:120],
+            memory_bytes=fact.memory_bytes,
+            state_changed_at=clock.now(),
+        )
+    if Partition.objects.filter(device=known).exists():
+        said = HealthEvent.objects.filter(node=node, code="DeviceElsewhere", data__uuid=fact.uuid).exists()
+        if not said:
+            message = f"Device {fact.uuid} is reported here, but replicas hold it on another node; it is not used here."
+            _event(node, None, "DeviceElsewhere", message, {"uuid": fact.uuid, "node": str(known.node_id)})
+        return None
+    known.node = node
+    known.save(update_fields=["node"])
+    return known
+
+
+def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) -> bool:
+    """Write what changed; return True when the device has become usable."""
+    memory = max(fact.memory_bytes, device.held_bytes)  # what is promised stays on the books
+    values: dict[str, Any] = {
+        "kind": fact.kind,
+        "product": fact.product[:120],
+        "memory_bytes": memory,
+        "present": True,
+        "compute_capability": fact.compute_capability[:16],
+        "driver_version": fact.driver_version[:40],
+        "pci_bus_id": fact.pci_bus_id[:32],
+    }
+    if drifting:
+        names = ("memory_used_bytes", "utilization", "temperature_c", "power_w", "power_limit_w")
+        values |= {name: getattr(fact, name) for name in names}
+    changed = {name: value for name, value in values.items() if getattr(device, name) != value}
+    grown = "present" in changed or changed.get("memory_bytes", 0) > device.memory_bytes
+    if changed:
+        Device.objects.filter(id=device.id).update(**changed)
+        for name, value in changed.items():
+            setattr(device, name, value)
+    if fact.problem:
+        _ail(device, PROBLEM, fact.problem[:1000], actor=actor)
+        return False
+    if fact.memory_bytes < device.held_bytes:
+        said = f"The device reports {fact.memory_bytes} bytes, but {device.held_bytes} are promised to replicas."
+        _ail(device, SHRUNK, said, actor=actor)
+        return False
+    return _recover(device, actor=actor) or grown
+
+
+def _ail(device: Device, reason: str, message: str, *, actor: Actor) -> None:
+    if device.state == DeviceState.HEALTHY:
+        move = machine.move(device, DEVICE, DeviceState.SUSPECT, reason=reason, message=message)
+        record_move(move, actor=actor, tenant_id=None, subject_label=device.uuid)
+        _event(device.node, device, reason, message, {"uuid": device.uuid})
+    elif device.state == DeviceState.SUSPECT and device.reason in _BY_REPORT and device.reason != reason:
+        Device.objects.filter(id=device.id).update(reason=reason, message=message)
+        device.reason, device.message = reason, message
+
+
+def _recover(device: Device, *, actor: Actor) -> bool:
+    if device.state != DeviceState.SUSPECT or device.reason not in _BY_REPORT:
+        return False
+    move = machine.move(device, DEVICE, DeviceState.HEALTHY, reason="Reported", message="The node reports it as well.")
+    record_move(move, actor=actor, tenant_id=None, subject_label=device.uuid)
+    _event(device.node, device, "Recovered", "The node reports the device as well again.", {"uuid": device.uuid})
+    return True
+
+
+def _event(node: Node, device: Device | None, code: str, message: str, data: Mapping[str, Any]) -> None:
+    HealthEvent.objects.create(at=clock.now(), node=node, device=device, code=code, message=message, data=dict(data))
+    hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "devices"})

@@ -1,0 +1,255 @@
+"""Nodes, devices, partitions, gateways and the tokens with which machines join.
+
+The fleet belongs to the platform, not to tenants: nothing here is tenant-scoped, and platform admins
+alone read it whole.
+"""
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import ArrayField, RangeOperators
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from fleet.states import DeviceState, NodeState
+from kernel import ids
+
+
+class Node(models.Model):
+    """A machine with an agent. ``machine_id`` is made once by the agent: the same machine is always the same node.
+
+    ``held_host_bytes`` and ``held_millicpus`` are what the replicas placed here were promised of host memory and CPU.
+    ``returns_to`` is the state a lost node goes back to when it reports. ``accepts_gap`` is set when the person who
+    drains it accepts that replicas stop before their successors are ready. ``stored_sha256`` are the files its agent
+    keeps: placement prefers nodes that hold the weights. Heartbeats write ``last_seen_at`` and the
+    lease, which no index covers, so that a heartbeat stays one cheap update; ``details_at`` is when the rest was
+    written.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    name = models.CharField(max_length=120)
+    machine_id = models.CharField(max_length=80, unique=True)
+    state = models.CharField(max_length=16, choices=NodeState, default=NodeState.JOINING)
+    reason = models.CharField(max_length=64, blank=True)
+    message = models.TextField(blank=True)
+    state_changed_at = models.DateTimeField()
+    returns_to = models.CharField(max_length=16, blank=True)
+    accepts_gap = models.BooleanField(default=False)
+    created_at = models.DateTimeField()
+
+    credential_digest = models.CharField(max_length=64, unique=True, null=True)
+    last_seen_at = models.DateTimeField(null=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    details_at = models.DateTimeField(null=True)
+
+    agent_version = models.CharField(max_length=40, blank=True)
+    boot_id = models.CharField(max_length=80, blank=True)
+    agent_id = models.CharField(max_length=80, blank=True)
+    sequence = models.BigIntegerField(default=0)
+    data_address = models.CharField(max_length=255, blank=True)
+    applied_generation = models.BigIntegerField(default=0)
+
+    hostname = models.CharField(max_length=255, blank=True)
+    os = models.CharField(max_length=120, blank=True)
+    cpus = models.PositiveIntegerField(default=0)
+    memory_bytes = models.BigIntegerField(default=0)
+    memory_available_bytes = models.BigIntegerField(default=0)
+    disk_free_bytes = models.BigIntegerField(default=0)
+    cpu_used = models.FloatField(null=True)
+    stored_sha256 = ArrayField(models.CharField(max_length=64), default=list)
+    held_host_bytes = models.BigIntegerField(default=0)
+    held_millicpus = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ["name", "id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=NodeState.values), name="node_state_known"),
+            models.CheckConstraint(condition=Q(held_host_bytes__gte=0), name="node_held_host_not_negative"),
+            models.CheckConstraint(condition=Q(held_millicpus__gte=0), name="node_held_cpus_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DeviceKind(models.TextChoices):
+    """What a device is. Simulated ones are labelled wherever they are shown."""
+
+    CUDA = "cuda", _("GPU")
+    CPU = "cpu", _("CPU")
+    SIMULATED = "simulated", _("Simulated GPU")
+
+
+class Device(models.Model):
+    """What a replica can be placed on, identified by ``uuid`` and by nothing else.
+
+    ``held_bytes`` is the sum of its partitions, moved in their transactions; the CHECK refuses over-commitment.
+    ``present`` is false when the node's last report did not list the device.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="devices")
+    uuid = models.CharField(max_length=96, unique=True)
+    kind = models.CharField(max_length=16, choices=DeviceKind)
+    product = models.CharField(max_length=120)
+    memory_bytes = models.BigIntegerField()
+    held_bytes = models.BigIntegerField(default=0)
+    state = models.CharField(max_length=16, choices=DeviceState, default=DeviceState.HEALTHY)
+    reason = models.CharField(max_length=64, blank=True)
+    message = models.TextField(blank=True)
+    state_changed_at = models.DateTimeField()
+    present = models.BooleanField(default=True)
+
+    memory_used_bytes = models.BigIntegerField(default=0)
+    compute_capability = models.CharField(max_length=16, blank=True)
+    driver_version = models.CharField(max_length=40, blank=True)
+    pci_bus_id = models.CharField(max_length=32, blank=True)
+    utilization = models.FloatField(null=True)
+    temperature_c = models.FloatField(null=True)
+    power_w = models.FloatField(null=True)
+    power_limit_w = models.FloatField(null=True)
+
+    class Meta:
+        ordering = ["node__name", "pci_bus_id", "uuid"]
+        constraints = [
+            models.CheckConstraint(condition=Q(held_bytes__gte=0), name="device_held_not_negative"),
+            models.CheckConstraint(condition=Q(held_bytes__lte=F("memory_bytes")), name="device_not_over_committed"),
+            models.CheckConstraint(condition=Q(kind__in=DeviceKind.values), name="device_kind_known"),
+            models.CheckConstraint(condition=Q(state__in=DeviceState.values), name="device_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.product} {self.uuid}"
+
+
+class Isolation(models.TextChoices):
+    """How strictly a partition is kept apart from its neighbours; shown for what it is."""
+
+    EXCLUSIVE = "exclusive", _("Whole device")
+    MIG = "mig", _("MIG instance")
+    MPS = "mps", _("MPS share")
+    COOPERATIVE = "cooperative", _("Cooperative share")
+
+
+class Partition(models.Model):
+    """A part of a device with exactly one owner, the rank of a replica.
+
+    A device is either one exclusive partition or any number of shares, never both: the exclusion constraint says so.
+    ``host_bytes`` and ``millicpus`` are what the owner holds of the node beside the device.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="partitions")
+    isolation = models.CharField(max_length=16, choices=Isolation)
+    memory_bytes = models.BigIntegerField()
+    host_bytes = models.BigIntegerField(default=0)
+    millicpus = models.PositiveIntegerField(default=0)
+    replica_id = models.UUIDField()
+    rank = models.PositiveSmallIntegerField(default=0)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["replica_id", "rank"], name="partition_one_per_rank"),
+            models.UniqueConstraint(
+                fields=["device"], condition=Q(isolation=Isolation.EXCLUSIVE), name="partition_one_exclusive_owner"
+            ),
+            ExclusionConstraint(
+                name="partition_exclusive_or_shared",
+                expressions=[
+                    ("device", RangeOperators.EQUAL),
+                    (
+                        models.Case(
+                            models.When(isolation=Isolation.EXCLUSIVE, then=models.Value(1)),
+                            default=models.Value(0),
+                            output_field=models.IntegerField(),
+                        ),
+                        RangeOperators.NOT_EQUAL,
+                    ),
+                ],
+            ),
+            models.CheckConstraint(condition=Q(memory_bytes__gt=0), name="partition_has_memory"),
+            models.CheckConstraint(condition=Q(isolation__in=Isolation.values), name="partition_isolation_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.isolation} {self.memory_bytes} of {self.device_id}"
+
+
+class HealthEvent(models.Model):
+    """Something a device or node said about its health. Kept for a bounded time."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    at = models.DateTimeField(db_index=True)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="health_events")
+    device = models.ForeignKey(Device, null=True, on_delete=models.CASCADE, related_name="health_events")
+    code = models.CharField(max_length=64)
+    message = models.TextField(blank=True)
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return self.code
+
+
+class MachineKind(models.TextChoices):
+    """What joins with a token."""
+
+    NODE = "node", _("Node")
+    GATEWAY = "gateway", _("Gateway")
+
+
+class JoinToken(models.Model):
+    """A one-time token with which a machine gets its own credential. Only its digest is kept."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    kind = models.CharField(max_length=16, choices=MachineKind)
+    name = models.CharField(max_length=120, blank=True)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField()
+    created_by = models.CharField(max_length=254)
+    expires_at = models.DateTimeField(db_index=True)
+    used_at = models.DateTimeField(null=True)
+    used_by = models.UUIDField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Gateway(models.Model):
+    """A process that takes inference traffic. It is live while its lease runs."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    name = models.CharField(max_length=120)
+    machine_id = models.CharField(max_length=80, unique=True)
+    credential_digest = models.CharField(max_length=64, unique=True, null=True)
+    version = models.CharField(max_length=40, blank=True)
+    url = models.CharField(max_length=255, blank=True)
+    applied_generation = models.BigIntegerField(default=0)
+    table_age_seconds = models.FloatField(default=0)
+    in_flight = models.PositiveIntegerField(default=0)
+    journal_pending = models.PositiveBigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(null=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    removed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["name", "id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class LoopRun(models.Model):
+    """When a loop last ran: lets the lease loop tell "the nodes were silent" from "nobody listened"."""
+
+    name = models.CharField(primary_key=True, max_length=80)
+    at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,128 @@
+"""A node's report, applied: lease, state, host facts, devices. Called by dispatch inside its transaction.
+
+Heartbeats are many, so little is written: the lease each time, everything else when it changed in a way that somebody
+reads, and the drifting numbers (memory used, temperature) every :data:`DETAILS_EVERY`.
+"""
+
+import dataclasses
+import datetime
+import uuid
+from typing import Any
+
+from django.conf import settings
+
+from fleet.changes import Changes
+from fleet.devices import sync_devices
+from fleet.facts import HostFacts, NodeFacts
+from fleet.joining import actor_of_node
+from fleet.models import HealthEvent, Node
+from fleet.states import NODE, NodeState
+from kernel import clock, machine
+from kernel.actors import Actor
+from ledger.record import record_move
+
+DETAILS_EVERY = datetime.timedelta(seconds=5)
+MAX_STORED = 5000
+#: Outbox topic: capacity appeared or was freed; whoever places things looks again.
+CAPACITY_CHANGED = "fleet.capacity_changed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """``fresh`` is false for a report that was overtaken by a newer one: nothing of it may be used."""
+
+    node: Node
+    fresh: bool
+    came_back: bool
+
+
+def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes) -> Observed:
+    """Apply ``facts`` to the node's rows; locks the node until the caller's transaction ends. The caller announces."""
+    node = Node.objects.select_for_update().get(id=node_id)
+    if facts.agent_id == node.agent_id and facts.sequence <= node.sequence:
+        return Observed(node, fresh=False, came_back=False)
+    actor = actor_of_node(node)
+    now = clock.now()
+    due = node.details_at is None or now - node.details_at >= DETAILS_EVERY
+    came_back = _wake(node, actor)
+    values = _identity(node, facts, now)
+    values |= _changed(node, _steady(facts.host))
+    if due:
+        values |= {**_drifting(facts.host), "details_at": now}
+    stored = sorted(facts.stored_sha256)[:MAX_STORED]
+    if stored != node.stored_sha256:
+        values["stored_sha256"] = stored
+    values |= {
+        "sequence": facts.sequence,
+        "last_seen_at": now,
+        "lease_expires_at": now + datetime.timedelta(seconds=settings.NODE_LEASE_SECONDS),
+    }
+    Node.objects.filter(id=node.id).update(**values)
+    for name, value in values.items():
+        setattr(node, name, value)
+    capacity = sync_devices(node, facts.devices, actor=actor, drifting=due)
+    if capacity or came_back:
+        changes.wake(CAPACITY_CHANGED)
+        changes.platform("nodes")
+    if came_back:
+        changes.routes()
+    return Observed(node, fresh=True, came_back=came_back)
+
+
+def _wake(node: Node, actor: Actor) -> bool:
+    """A node that reports is not lost (any more), nor joining."""
+    if node.state == NodeState.JOINING:
+        move = machine.move(node, NODE, NodeState.READY, reason="FirstReport", message="The node reports for work.")
+    elif node.state == NodeState.LOST:
+        back = NodeState(node.returns_to) if node.returns_to else NodeState.READY
+        move = machine.move(node, NODE, back, reason="Reported", message="The node reports again.", returns_to="")
+    else:
+        return False
+    record_move(move, actor=actor, tenant_id=None, subject_label=node.name)
+    return True
+
+
+def _identity(node: Node, facts: NodeFacts, now: datetime.datetime) -> dict[str, Any]:
+    changes = _changed(
+        node,
+        {
+            "agent_version": facts.agent_version[:40],
+            "boot_id": facts.boot_id[:80],
+            "agent_id": facts.agent_id[:80],
+            "data_address": facts.data_address[:255],
+            "applied_generation": facts.applied_generation,
+        },
+    )
+    for name, code, message in (
+        ("boot_id", "MachineRestarted", "The machine was started again."),
+        ("agent_id", "AgentRestarted", "The agent was started again."),
+    ):
+        if name in changes and getattr(node, name) and not _said_lately(node, code, now):
+            HealthEvent.objects.create(at=now, node=node, code=code, message=message)
+    return changes
+
+
+def _said_lately(node: Node, code: str, now: datetime.datetime) -> bool:
+    """Two agents with one credential take turns: that is worth one event a minute, not one a second."""
+    return HealthEvent.objects.filter(node=node, code=code, at__gt=now - datetime.timedelta(minutes=1)).exists()
+
+
+def _steady(host: HostFacts) -> dict[str, Any]:
+    return {
+        "hostname": host.hostname[:255],
+        "os": host.os[:120],
+        "cpus": host.cpus,
+        "memory_bytes": host.memory_bytes,
+    }
+
+
+def _drifting(host: HostFacts) -> dict[str, Any]:
+    return {
+        "memory_available_bytes": host.memory_available_bytes,
+        "disk_free_bytes": host.disk_free_bytes,
+        "cpu_used": host.cpu_used,
+    }
+
+
+def _changed(row: Any, values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if getattr(row, name) != value}

@@ -1,0 +1,87 @@
+"""Taking and freeing parts of devices: the only code that moves the counters of devices and nodes.
+
+Both run in the caller's transaction and lock the node, then the device, always in this order. The database refuses
+what these functions might get wrong: a second owner, a device over its memory, whole and shared at once.
+"""
+
+import dataclasses
+import uuid
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from fleet.errors import CapacityGone
+from fleet.models import Device, Isolation, Node, Partition
+from kernel import clock
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one rank takes: device memory and what it holds of the node beside it."""
+
+    memory_bytes: int
+    host_bytes: int
+    millicpus: int
+    isolation: Isolation = Isolation.COOPERATIVE
+
+
+def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int = 0) -> Partition:
+    """Give ``share`` of a device to a rank of a replica.
+
+    Raises:
+        CapacityGone: the device cannot hold it (any more), or the rank has a partition already.
+    """
+    _require_transaction()
+    device = Device.objects.select_related(None).filter(id=device_id).first()
+    if device is None:
+        raise CapacityGone("The device is gone.")
+    Node.objects.select_for_update().filter(id=device.node_id).first()
+    device = Device.objects.select_for_update().get(id=device_id)
+    if device.held_bytes + share.memory_bytes > device.memory_bytes:
+        raise CapacityGone(
+            f"Device {device.uuid} has {device.memory_bytes - device.held_bytes} bytes left; "
+            f"{share.memory_bytes} are needed."
+        )
+    try:
+        with transaction.atomic():
+            partition = Partition.objects.create(
+                device=device,
+                isolation=share.isolation,
+                memory_bytes=share.memory_bytes,
+                host_bytes=share.host_bytes,
+                millicpus=share.millicpus,
+                replica_id=replica_id,
+                rank=rank,
+                created_at=clock.now(),
+            )
+    except IntegrityError as exc:
+        raise CapacityGone(f"Device {device.uuid} cannot be given to this replica: it has another owner.") from exc
+    Device.objects.filter(id=device.id).update(held_bytes=F("held_bytes") + share.memory_bytes)
+    Node.objects.filter(id=device.node_id).update(
+        held_host_bytes=F("held_host_bytes") + share.host_bytes, held_millicpus=F("held_millicpus") + share.millicpus
+    )
+    return partition
+
+
+def release(replica_id: uuid.UUID) -> int:
+    """Free everything that ``replica_id`` holds; return how many partitions. Freeing twice is harmless."""
+    _require_transaction()
+    held = list(Partition.objects.select_related("device").filter(replica_id=replica_id).order_by("device_id"))
+    freed = 0
+    for partition in held:
+        Node.objects.select_for_update().filter(id=partition.device.node_id).first()
+        Device.objects.select_for_update().filter(id=partition.device_id).first()
+        if not Partition.objects.filter(id=partition.id).delete()[0]:
+            continue
+        freed += 1
+        Device.objects.filter(id=partition.device_id).update(held_bytes=F("held_bytes") - partition.memory_bytes)
+        Node.objects.filter(id=partition.device.node_id).update(
+            held_host_bytes=F("held_host_bytes") - partition.host_bytes,
+            held_millicpus=F("held_millicpus") - partition.millicpus,
+        )
+    return freed
+
+
+def _require_transaction() -> None:
+    if not transaction.get_connection().in_atomic_block:
+        raise RuntimeError("partitions move in the transaction of their change")

@@ -1,0 +1,108 @@
+"""Reads of the fleet. Callers have checked that the actor is a platform admin."""
+
+import dataclasses
+import uuid
+
+from django.db import models
+from django.db.models import Count, Prefetch, Q
+
+from fleet import holders, leases
+from fleet.holders import Holder
+from fleet.models import Device, Gateway, HealthEvent, Node, Partition
+from fleet.states import NodeState
+
+
+def nodes() -> "models.QuerySet[Node]":
+    """Nodes of the fleet with ``device_count`` and ``replica_count``; removed ones are left out."""
+    return _annotated(Node.objects.exclude(state=NodeState.REMOVED)).order_by("name", "id")
+
+
+def node_with_counts(node_id: uuid.UUID) -> Node:
+    """One node with the counts of :func:`nodes`, also a removed one."""
+    return _annotated(Node.objects.all()).get(id=node_id)
+
+
+def _annotated(found: "models.QuerySet[Node]") -> "models.QuerySet[Node]":
+    return found.annotate(
+        device_count=Count("devices", distinct=True),
+        replica_count=Count("devices__partitions__replica_id", distinct=True),
+        device_bytes=models.Subquery(_sum_of("memory_bytes")),
+        held_device_bytes=models.Subquery(_sum_of("held_bytes")),
+    )
+
+
+def _sum_of(column: str) -> "models.QuerySet[Device, int]":
+    return (
+        Device.objects.filter(node=models.OuterRef("pk"), present=True)
+        .order_by()
+        .values("node")
+        .annotate(total=models.Sum(column))
+        .values("total")  # type: ignore[return-value]
+    )
+
+
+def devices() -> "models.QuerySet[Device]":
+    """Devices with their node and partitions (``partitions.all()``), by node and slot."""
+    return (
+        Device.objects.select_related("node")
+        .exclude(node__state=NodeState.REMOVED)
+        .prefetch_related(Prefetch("partitions", Partition.objects.order_by("created_at", "id")))
+        .order_by("node__name", "pci_bus_id", "uuid")
+    )
+
+
+def devices_of(node: Node) -> "models.QuerySet[Device]":
+    """The devices of one node, as :func:`devices`."""
+    return devices().filter(node=node)
+
+
+def holders_of(found: "models.QuerySet[Device] | list[Device]") -> dict[uuid.UUID, Holder]:
+    """Who holds the partitions of ``found``, by replica id."""
+    return holders.describe({part.replica_id for device in found for part in device.partitions.all()})
+
+
+def health_events(node: Node, limit: int = 50) -> list[HealthEvent]:
+    """What the node and its devices said lately, newest first."""
+    return list(HealthEvent.objects.select_related("device").filter(node=node).order_by("-id")[:limit])
+
+
+def gateways() -> "models.QuerySet[Gateway]":
+    """Gateways that were not removed."""
+    return Gateway.objects.filter(removed_at=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """A statement about the whole fleet, derived now."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+def conditions() -> list[Condition]:
+    """What is to be said about the fleet as a whole."""
+    judgement = leases.current_judgement()
+    held = judgement.verdict is leases.Verdict.HOLD
+    sentence = judgement.sentence if held else "Nodes fall silent one by one, or not at all."
+    lost = Node.objects.filter(state=NodeState.LOST).count()
+    ready = Node.objects.filter(state=NodeState.READY).count()
+    return [
+        Condition("MassSilence", held, "ManyNodesSilent" if held else "", sentence),
+        Condition(
+            "NodesAnswering",
+            lost == 0 and ready > 0,
+            "NodesLost" if lost else ("" if ready else "NoNodes"),
+            f"{ready} node(s) ready, {lost} lost." if lost or ready else "No node has joined yet.",
+        ),
+    ]
+
+
+def fleet_counts() -> dict[str, int]:
+    """Numbers for the home page."""
+    return Node.objects.exclude(state=NodeState.REMOVED).aggregate(
+        nodes=Count("id"),
+        ready=Count("id", filter=Q(state=NodeState.READY)),
+        lost=Count("id", filter=Q(state=NodeState.LOST)),
+    )

@@ -1,0 +1,7 @@
+"""Routes of scheduling under ``/api/v1/``."""
+
+from django.urls import path
+
+from scheduling.api.views import FitView
+
+urlpatterns = [path("tenants/<slug:tenant>/fit", FitView.as_view(), name="fit")]

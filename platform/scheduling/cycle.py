@@ -1,0 +1,109 @@
+"""The loop: replicas that wait are planned against one snapshot, then committed one by one."""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.db import transaction
+
+from catalog.models import VersionFile
+from fleet import loops
+from fleet.errors import CapacityGone
+from kernel import errors, scope
+from ledger import hints
+from scheduling import snapshot
+from scheduling.commit import commit
+from scheduling.need import NeedUnknown, needs_of
+from scheduling.plan import Answer, Ask, plan
+from serving.models import Replica
+from serving.states import DeploymentState, ReplicaState
+
+logger = logging.getLogger(__name__)
+
+LOOP: Final = "scheduling.reconcile"
+MAX_ASKS: Final = 200
+
+
+def run() -> int:
+    """Place what can be placed, and say of the rest why not; return how many were placed."""
+    with loops.one_at_a_time(LOOP) as mine:
+        if not mine:
+            return 0
+        asks = waiting()
+        if not asks:
+            return 0
+        files = frozenset(digest for ask in asks for digest in ask.files)
+        return sum(_carry_out(answer) for answer in plan(snapshot.take(files), asks))
+
+
+def waiting() -> list[Ask]:
+    """Pending replicas of running deployments, oldest first. Those whose need is unknown are told so and left out."""
+    with scope.all_tenants():
+        rows = list(
+            Replica.objects.select_related("deployment__revision__version", "deployment__revision__serving_config")
+            .filter(state=ReplicaState.PENDING, deployment__state=DeploymentState.RUNNING)
+            .order_by("created_at", "id")[:MAX_ASKS]
+        )
+        files = _files_of({row.deployment.revision.version_id for row in rows})
+    asks: list[Ask] = []
+    for row in rows:
+        try:
+            asks.append(_ask(row, files))
+        except NeedUnknown as exc:
+            _say(row.id, row.generation, "NeedUnknown", str(exc), {})
+    return asks
+
+
+def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]]) -> Ask:
+    revision = row.deployment.revision
+    config = revision.serving_config
+    failed_on = row.explanation.get("node_id") if row.failures else None
+    return Ask(
+        replica_id=row.id,
+        generation=row.generation,
+        deployment_id=row.deployment_id,
+        needs=needs_of(revision.version, config, num_threads=config.num_threads),
+        files=files.get(revision.version_id, frozenset()),
+        avoid=uuid.UUID(failed_on) if failed_on else None,
+    )
+
+
+def _files_of(version_ids: set[uuid.UUID]) -> dict[uuid.UUID, frozenset[str]]:
+    found: dict[uuid.UUID, set[str]] = {}
+    for version_id, sha256 in VersionFile.objects.filter(version_id__in=version_ids).values_list(
+        "version_id", "sha256"
+    ):
+        found.setdefault(version_id, set()).add(sha256)
+    return {version_id: frozenset(digests) for version_id, digests in found.items()}
+
+
+def _carry_out(answer: Answer) -> int:
+    ask = answer.ask
+    if answer.chosen is None:
+        _say(ask.replica_id, ask.generation, answer.reason, answer.message, answer.explanation())
+        return 0
+    try:
+        commit(answer)
+    except errors.QuotaExceeded as exc:
+        refused = answer.explanation() | {"node_id": None, "device_uuid": None}
+        _say(ask.replica_id, ask.generation, "QuotaExceeded", exc.detail, refused)
+        return 0
+    except (CapacityGone, errors.StaleTransition) as exc:
+        logger.info("plan overtaken", extra={"replica": str(ask.replica_id), "why": exc.detail})
+        return 0  # the next beat plans again
+    return 1
+
+
+def _say(replica_id: uuid.UUID, generation: int, reason: str, message: str, explanation: dict[str, Any]) -> None:
+    """Write why a replica waits, when that has changed."""
+    with transaction.atomic(), scope.all_tenants():
+        row = Replica.objects.filter(id=replica_id, generation=generation, state=ReplicaState.PENDING).first()
+        if row is None or (row.reason, row.message) == (reason[:64], message):
+            return
+        if row.failures and row.explanation.get("node_id"):  # keep where it failed last
+            explanation = explanation | {"node_id": row.explanation["node_id"]}
+        Replica.objects.filter(id=row.id, state=ReplicaState.PENDING).update(
+            reason=reason[:64], message=message, explanation=explanation
+        )
+        hints.push_on_commit(hints.tenant_topic(row.tenant_id), {"what": "deployments", "id": str(row.deployment_id)})

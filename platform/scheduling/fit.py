@@ -1,0 +1,108 @@
+"""The dry run before a deployment: the planner's own answer, with nothing written."""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from catalog import configs
+from catalog.access import access_model, access_version
+from catalog.errors import VersionNotReady
+from catalog.models import ModelVersion
+from catalog.selectors import files_of
+from catalog.states import VersionState
+from kernel import errors
+from kernel.actors import Actor
+from quotas.amount import Amount, Kind
+from quotas.errors import exceeded
+from quotas.selectors import lines_of
+from scheduling import snapshot
+from scheduling.need import Need, NeedUnknown, needs_of
+from scheduling.plan import Answer, Ask, plan, would_fit_if
+from tenants import access
+from tenants.models import Tenant
+from tenants.roles import Permission
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """``placed`` of ``replicas`` would find a place now. ``devices`` judges each device for the first replica."""
+
+    fits: bool
+    replicas: int
+    placed: int
+    need: dict[str, Any]
+    devices: list[dict[str, Any]]
+    reason: str
+    message: str
+    would_fit_if: str
+
+
+def fit(
+    *, actor: Actor, tenant: Tenant, model: str, version: str | int, config: Mapping[str, Any], replicas: int = 1
+) -> Fit:
+    """Say whether ``replicas`` of a version under ``config`` would find a place now, and why not.
+
+    Raises:
+        VersionNotReady: what the version needs is not known yet.
+        errors.InvalidInput: a setting that does not exist or is out of bounds.
+    """
+    access.require(actor, Permission.VIEW, tenant.id)
+    found = access_version(actor, tenant, access_model(actor, tenant, model), version)
+    if found.state != VersionState.READY:
+        raise VersionNotReady(f"Version {found.number} is {found.state}; what it needs is known once it is ready.")
+    return fit_version(tenant, found, configs.normalise(config), replicas)
+
+
+def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Settings, replicas: int) -> Fit:
+    """As :func:`fit`, for a version at hand."""
+    try:
+        needs = needs_of(version, settings, num_threads=settings.num_threads)
+    except NeedUnknown as exc:
+        raise errors.Unprocessable(str(exc), code="need_unknown") from exc
+    files = frozenset(file.sha256 for file in files_of(version))
+    here = uuid.UUID(int=0)  # a deployment that does not exist yet
+    asks = [
+        Ask(replica_id=uuid.UUID(int=number), generation=0, deployment_id=here, needs=needs, files=files)
+        for number in range(max(replicas, 1))
+    ]
+    answers = plan(snapshot.take(files), asks)
+    placed = sum(1 for answer in answers if answer.chosen is not None)
+    refused = next((answer for answer in answers if answer.chosen is None), None)
+    need = _need_shown(answers[0], needs)
+    reason, message, help_ = _words(refused, placed, replicas)
+    if refused is None and (over := _over_quota(tenant, replicas, [a.need for a in answers if a.need])):
+        reason, message, help_ = "QuotaExceeded", over, "The tenant's quota were larger, or it held less."
+    return Fit(
+        fits=not reason,
+        replicas=replicas,
+        placed=placed,
+        need=need.as_dict(),
+        devices=[candidate.as_dict(needs) for candidate in answers[0].candidates],
+        reason=reason,
+        message=message,
+        would_fit_if=help_,
+    )
+
+
+def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str, str]:
+    if refused is None:
+        return "", f"{replicas} replica(s) would find a place now.", ""
+    first = f"{placed} of {replicas} replica(s) would find a place. " if placed else ""
+    return refused.reason, first + refused.message, would_fit_if(refused.candidates)
+
+
+def _need_shown(answer: Answer, needs: Mapping[str, Need]) -> Need:
+    """The need on the chosen device; else on the kind of device that there is; else on a CPU."""
+    if answer.need is not None:
+        return answer.need
+    kinds = [candidate.device.kind for candidate in answer.candidates if candidate.device.kind in needs]
+    return needs[kinds[0]] if kinds else needs["cpu"]
+
+
+def _over_quota(tenant: Tenant, replicas: int, taken: list[Need]) -> str:
+    asked = {Kind.REPLICAS: replicas, Kind.HBM_BYTES: sum(need.memory_bytes for need in taken)}
+    for line in lines_of(tenant):
+        if line.kind in asked and not line.allows(Amount.of(asked[line.kind])):
+            return exceeded(line, Amount.of(asked[line.kind])).detail
+    return ""

@@ -1,0 +1,21 @@
+"""What this room does with outbox messages: look now instead of at the next beat."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleet.observation import CAPACITY_CHANGED
+from ledger import outbox
+from scheduling import tasks
+from serving.reconcile.cycle import UNPLACED
+
+
+@outbox.handles(UNPLACED)
+def place(_payload: Mapping[str, Any]) -> None:
+    """Replicas wait for a place."""
+    tasks.reconcile.delay()
+
+
+@outbox.handles(CAPACITY_CHANGED)
+def look_again(_payload: Mapping[str, Any]) -> None:
+    """There may be room now."""
+    tasks.reconcile.delay()

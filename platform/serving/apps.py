@@ -1,0 +1,17 @@
+from django.apps import AppConfig
+
+
+class ServingConfig(AppConfig):
+    name = "serving"
+    verbose_name = "Serving"
+
+    def ready(self) -> None:
+        """Say who holds partitions, what counts against quotas, and what to do when something changes."""
+        from fleet import holders
+        from quotas import usage
+        from quotas.amount import Kind
+        from serving import handlers, selectors  # noqa: F401  (importing handlers registers them)
+
+        holders.described_by(selectors.describe_holders)
+        usage.counted_by(Kind.REPLICAS, selectors.replicas_wanted)
+        usage.counted_by(Kind.HBM_BYTES, selectors.device_bytes_held)

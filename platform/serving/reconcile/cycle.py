@@ -1,0 +1,284 @@
+"""Carrying plans out: :func:`settle` one deployment in the caller's transaction, :func:`run` for all that need it."""
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.db import DatabaseError, transaction
+from django.db.models import Count, F, Q, QuerySet
+
+from fleet import loops, partitions
+from fleet.changes import Changes
+from fleet.models import Node, Partition
+from fleet.services import finish_drain
+from fleet.states import NodeState
+from kernel import clock, errors, machine, scope
+from kernel.actors import system
+from ledger.record import record, record_move
+from serving.models import Deployment, Replica
+from serving.reconcile import plan as planning
+from serving.reconcile.plan import Do, ReplicaView, Step
+from serving.states import REPLICA, RUNNING_ON_NODE, DeploymentState, ReplicaState
+
+logger = logging.getLogger(__name__)
+
+LOOP: Final = "serving.reconcile"
+#: Outbox topic: something about replicas changed, look now.
+WAKE: Final = "serving.changed"
+#: Outbox topic: replicas wait for a place.
+UNPLACED: Final = "serving.unplaced"
+ACTOR: Final = system("serving.reconcile")
+
+
+def settle(deployment: Deployment, changes: Changes) -> None:
+    """Plan and act on one deployment, whose row the caller has locked."""
+    with scope.tenant(deployment.tenant_id):
+        replicas = list(Replica.objects.select_related("node").filter(deployment=deployment).order_by("id"))
+        running = deployment.state == DeploymentState.RUNNING
+        decided = planning.plan(
+            [_view(replica) for replica in replicas],
+            target=deployment.desired_replicas if running else 0,
+            deleting=deployment.state == DeploymentState.DELETING,
+            now=clock.now(),
+        )
+        by_id = {replica.id: replica for replica in replicas}
+        for step in decided.steps:
+            _ACTIONS[step.do](by_id[step.replica_id], step, changes)
+        for _ in range(decided.create):
+            _create(deployment, changes)
+        if decided.finished:
+            _finish(deployment, changes)
+
+
+def run() -> int:
+    """Settle every deployment that needs it; return how many were looked at. Finishes drains of nodes, too."""
+    with loops.one_at_a_time(LOOP) as mine:
+        if not mine:
+            return 0
+        done = sum(_settle_in_own_transaction(key) for key in _needing())
+        _finish_node_drains()
+        return done
+
+
+def _needing() -> list[uuid.UUID]:
+    """Deployments where wanted and existing differ, or where a replica is on the move. One query."""
+    live = Q(replicas__state__in=[ReplicaState.PENDING, *RUNNING_ON_NODE])
+    unrest = (
+        Q(replicas__state__in=[ReplicaState.FAILED, ReplicaState.UNREACHABLE, ReplicaState.DRAINING])
+        | Q(replicas__node__state__in=[NodeState.LOST, NodeState.DRAINING, NodeState.DRAINED, NodeState.REMOVED])
+        | Q(replicas__state=ReplicaState.STOPPED, replicas__state_changed_at__lt=clock.now() - planning.KEEP_STOPPED)
+    )
+    with scope.all_tenants():
+        rows = (
+            Deployment.objects.annotate(
+                live=Count("replicas", filter=live, distinct=True),
+                unrest=Count("replicas", filter=unrest, distinct=True),
+            )
+            .filter(
+                Q(unrest__gt=0)
+                | Q(state=DeploymentState.RUNNING) & ~Q(live=F("desired_replicas"))
+                | ~Q(state=DeploymentState.RUNNING) & Q(live__gt=0)
+                | Q(state=DeploymentState.DELETING)
+            )
+            .order_by("id")
+        )
+        return list(rows.values_list("id", flat=True))
+
+
+def _settle_in_own_transaction(deployment_id: uuid.UUID) -> int:
+    try:
+        with transaction.atomic(), scope.all_tenants():
+            deployment = Deployment.objects.select_for_update().filter(id=deployment_id).first()
+            if deployment is None:
+                return 0
+            changes = Changes()
+            settle(deployment, changes)
+            changes.announce()
+    except (errors.StaleTransition, DatabaseError):
+        # boundary: a report moved the row first, or a lock was lost; the next beat looks at what is then true
+        logger.warning("deployment not settled", extra={"deployment": str(deployment_id)}, exc_info=True)
+        return 0
+    return 1
+
+
+def _finish_node_drains() -> None:
+    for node in Node.objects.filter(state=NodeState.DRAINING):
+        if not Partition.objects.filter(device__node=node).exists():
+            try:
+                finish_drain(actor=ACTOR, node=node)
+            except errors.StaleTransition:
+                logger.info("drain overtaken", extra={"node": str(node.id)})
+
+
+def _view(replica: Replica) -> ReplicaView:
+    node = replica.node
+    return ReplicaView(
+        id=replica.id,
+        state=ReplicaState(replica.state),
+        since=replica.state_changed_at,
+        node_state=node.state if node is not None else "",
+        node_accepts_gap=node.accepts_gap if node is not None else False,
+        retry_at=replica.retry_at,
+        recalled=replica.recalled,
+    )
+
+
+def new_token() -> str:
+    """The bearer secret of an engine's port: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def _create(deployment: Deployment, changes: Changes) -> None:
+    now = clock.now()
+    replica = Replica.objects.create(
+        tenant_id=deployment.tenant_id,
+        deployment=deployment,
+        reason="WaitingForPlacement",
+        message="Waiting for a place.",
+        token=new_token(),
+        state_changed_at=now,
+        created_at=now,
+    )
+    record(
+        actor=ACTOR,
+        action="replica.created",
+        subject_kind="replica",
+        subject_id=replica.id,
+        tenant_id=deployment.tenant_id,
+        subject_label=replica.short_id,
+        data={"deployment": str(deployment.id)},
+    )
+    changes.wake(UNPLACED)
+    _show(replica, changes)
+
+
+def _drain(replica: Replica, step: Step, changes: Changes) -> None:
+    if replica.node_id is None:
+        _move(replica, ReplicaState.STOPPED, step, changes)
+        return
+    _move(replica, ReplicaState.DRAINING, step, changes)
+    _order(replica, changes)
+
+
+def _lose(replica: Replica, step: Step, changes: Changes) -> None:
+    """The node was removed with everything it held; the replica starts over elsewhere on a new generation."""
+    partitions.release(replica.id)
+    fields = _unplaced(replica) | {"retry_at": clock.now()}
+    if replica.state == ReplicaState.FAILED:
+        Replica.objects.filter(id=replica.id).update(**fields, reason=step.reason, message=step.message)
+        _show(replica, changes)
+    else:
+        _move(replica, ReplicaState.FAILED, step, changes, **fields)
+
+
+def _abandon(replica: Replica, step: Step, changes: Changes) -> None:
+    partitions.release(replica.id)
+    _move(replica, ReplicaState.STOPPED, step, changes, node=None, address="")
+
+
+def _unreach(replica: Replica, step: Step, changes: Changes) -> None:
+    _move(replica, ReplicaState.UNREACHABLE, step, changes)
+
+
+def _recall(replica: Replica, _step: Step, changes: Changes) -> None:
+    Replica.objects.filter(id=replica.id).update(recalled=True)
+    _order(replica, changes)
+
+
+def _retry(replica: Replica, step: Step, changes: Changes) -> None:
+    _move(replica, ReplicaState.PENDING, step, changes, retry_at=None, recalled=False)
+    changes.wake(UNPLACED)
+
+
+def _forget(replica: Replica, _step: Step, changes: Changes) -> None:
+    Replica.objects.filter(id=replica.id, state=ReplicaState.STOPPED).delete()
+
+
+_ACTIONS: Final[Mapping[Do, Callable[[Replica, Step, Changes], None]]] = {
+    Do.DRAIN: _drain,
+    Do.LOSE: _lose,
+    Do.ABANDON: _abandon,
+    Do.UNREACH: _unreach,
+    Do.RECALL: _recall,
+    Do.RETRY: _retry,
+    Do.FORGET: _forget,
+}
+
+
+def give_up(replica: Replica, changes: Changes) -> None:
+    """The node has given up a recalled replica: free what it held, and wait before it is placed again."""
+    partitions.release(replica.id)
+    Replica.objects.filter(id=replica.id).update(
+        **_unplaced(replica), retry_at=replica.state_changed_at + planning.backoff(replica.failures)
+    )
+    changes.node(_node_of(replica))
+    changes.wake(WAKE)
+    _show(replica, changes)
+
+
+def gone(replica: Replica, step_reason: str, changes: Changes) -> None:
+    """The node has reported a draining replica gone: free what it held."""
+    partitions.release(replica.id)
+    changes.node(_node_of(replica))
+    changes.wake(WAKE)
+    step = Step(replica.id, Do.DRAIN, step_reason, "Stopped; its node has confirmed it.")
+    _move(replica, ReplicaState.STOPPED, step, changes, address="", progress=None)
+
+
+def _unplaced(replica: Replica) -> dict[str, Any]:
+    """A replica without a place, on its next generation: whatever still speaks for the old one is not heard."""
+    return {
+        "node": None,
+        "address": "",
+        "progress": None,
+        "ledger": None,
+        "stats": None,
+        "restarts": 0,
+        "recalled": False,
+        "generation": replica.generation + 1,
+        "token": new_token(),
+    }
+
+
+def _node_of(replica: Replica) -> uuid.UUID:
+    if replica.node_id is None:
+        raise RuntimeError(f"replica {replica.id} is on no node")
+    return replica.node_id
+
+
+def _order(replica: Replica, changes: Changes) -> None:
+    """The node has new orders about this replica; remember at which counter they stand."""
+    rows = Replica._base_manager.filter(id=replica.id)
+    changes.node(_node_of(replica), lambda value: _note_order(rows, value))
+
+
+def _note_order(rows: "QuerySet[Replica]", value: int) -> None:
+    rows.update(node_generation=value)
+
+
+def _move(replica: Replica, to: ReplicaState, step: Step, changes: Changes, **fields: Any) -> None:
+    move = machine.move(replica, REPLICA, to, reason=step.reason, message=step.message, **fields)
+    record_move(move, actor=ACTOR, tenant_id=replica.tenant_id, subject_label=replica.short_id)
+    changes.routes()
+    _show(replica, changes)
+
+
+def _show(replica: Replica, changes: Changes) -> None:
+    changes.tenant(replica.tenant_id, "deployments", replica.deployment_id)
+    changes.platform("devices")
+
+
+def _finish(deployment: Deployment, changes: Changes) -> None:
+    """Nothing of a deleting deployment is left: forget it."""
+    record(
+        actor=ACTOR,
+        action="deployment.deleted",
+        subject_kind="deployment",
+        subject_id=deployment.id,
+        tenant_id=deployment.tenant_id,
+    )
+    changes.routes()
+    changes.tenant(deployment.tenant_id, "deployments", deployment.id)
+    Deployment.objects.filter(id=deployment.id).delete()

@@ -1,0 +1,169 @@
+"""What to do about a deployment now (pure): wanted against existing, looked at afresh every time.
+
+Rules, in the order in which they matter:
+
+- A replica on a node that was removed is lost for good; one on a lost node is unreachable and keeps its partition.
+- A failed replica is left to its agent, which tries again by itself, for :data:`PATIENCE`; then the node must give it
+  up, and after a back-off it is pending again on a new generation, free to go elsewhere.
+- Replicas on draining nodes and unreachable ones do not count towards the wanted number, so successors are made for
+  them. What leaves is drained only as its successors get ready, unless a gap was accepted.
+- Too many: drain those that are not ready first, then the newest.
+"""
+
+import dataclasses
+import datetime
+import enum
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from fleet.states import NodeState
+from serving.states import RUNNING_ON_NODE, SERVING, ReplicaState
+
+PATIENCE: Final = datetime.timedelta(seconds=15)
+KEEP_STOPPED: Final = datetime.timedelta(hours=1)
+KEEP_STOPPED_AT_MOST: Final = 10
+BACKOFF_LIMIT_SECONDS: Final = 300
+
+
+class Do(enum.StrEnum):
+    """What is done to one replica."""
+
+    DRAIN = "drain"  # finish what runs, then stop; a replica without a node stops at once
+    LOSE = "lose"  # its node was removed: it is gone, and starts again elsewhere
+    ABANDON = "abandon"  # its node was removed while it was on its way out: it is gone
+    UNREACH = "unreach"  # its node is lost
+    RECALL = "recall"  # failed and not recovering: its node is to give it up
+    RETRY = "retry"  # failed, given up, and waited long enough: pending on a new generation
+    FORGET = "forget"  # stopped long ago: delete the row
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplicaView:
+    """A replica as the plan sees it. ``node_state`` is "" for one without a node."""
+
+    id: uuid.UUID
+    state: ReplicaState
+    since: datetime.datetime
+    node_state: str = ""
+    node_accepts_gap: bool = False
+    retry_at: datetime.datetime | None = None
+    recalled: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One thing to do, with the words that go on the row."""
+
+    replica_id: uuid.UUID
+    do: Do
+    reason: str = ""
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """``create`` replicas are to be made; ``finished`` when nothing of a deployment that should be gone is left."""
+
+    steps: tuple[Step, ...]
+    create: int
+    finished: bool
+
+
+def backoff(failures: int) -> datetime.timedelta:
+    """How long a replica waits before it is placed again after its ``failures``-th failure: 2, 4, 8 … 300 seconds."""
+    return datetime.timedelta(seconds=min(2 ** min(max(failures, 1), 30), BACKOFF_LIMIT_SECONDS))
+
+
+def plan(replicas: Sequence[ReplicaView], *, target: int, deleting: bool, now: datetime.datetime) -> Plan:
+    """Return what to do so that ``target`` replicas serve."""
+    steps = [step for replica in replicas for step in _by_itself(replica, now)]
+    steps += _forget_surplus(replicas)
+    live = [replica for replica in replicas if replica.state not in (ReplicaState.STOPPED, ReplicaState.DRAINING)]
+    leaving = [replica for replica in live if not _unreachable(replica) and _leaving(replica)]
+    staying = [replica for replica in live if not _unreachable(replica) and not _leaving(replica)]
+    if target == 0:
+        reason = ("Deleted", "The deployment is being deleted.") if deleting else ("NotWanted", "No replica is wanted.")
+        steps += [Step(replica.id, Do.DRAIN, *reason) for replica in live]
+        return Plan(_once(steps), 0, finished=deleting and all(r.state == ReplicaState.STOPPED for r in replicas))
+    surplus = len(staying) - target
+    too_many = _first_to_go(staying)[: max(surplus, 0)]
+    steps += [Step(replica.id, Do.DRAIN, "ScaledDown", "One replica less is wanted.") for replica in too_many]
+    steps += _leave(leaving, staying, target)
+    return Plan(_once(steps), create=max(-surplus, 0), finished=False)
+
+
+def _by_itself(replica: ReplicaView, now: datetime.datetime) -> list[Step]:
+    """What happens to a replica whatever is wanted."""
+    if replica.state == ReplicaState.STOPPED:
+        return [Step(replica.id, Do.FORGET)] if now - replica.since >= KEEP_STOPPED else []
+    if replica.node_state == NodeState.REMOVED:
+        gone = "Its node was removed from the fleet."
+        if replica.state == ReplicaState.DRAINING:
+            return [Step(replica.id, Do.ABANDON, "NodeRemoved", gone)]
+        return [Step(replica.id, Do.LOSE, "NodeRemoved", gone)]
+    if (
+        replica.node_state == NodeState.LOST
+        and replica.state in RUNNING_ON_NODE
+        and replica.state != ReplicaState.UNREACHABLE
+    ):
+        said = "Its node is silent. It gets no traffic; what it holds stays taken until the node reports or is removed."
+        return [Step(replica.id, Do.UNREACH, "NodeLost", said)]
+    if replica.state != ReplicaState.FAILED:
+        return []
+    if not replica.node_state:
+        ready = replica.retry_at is None or replica.retry_at <= now
+        return [Step(replica.id, Do.RETRY, "Retrying", "Trying again after a failure.")] if ready else []
+    if not replica.recalled and now - replica.since >= PATIENCE:
+        return [Step(replica.id, Do.RECALL)]
+    return []
+
+
+def _forget_surplus(replicas: Sequence[ReplicaView]) -> list[Step]:
+    """Stopped rows are kept for people to read, but not many of them."""
+    stopped = sorted((r.since, r.id) for r in replicas if r.state == ReplicaState.STOPPED)
+    return [Step(key, Do.FORGET) for _since, key in stopped[: max(len(stopped) - KEEP_STOPPED_AT_MOST, 0)]]
+
+
+def _unreachable(replica: ReplicaView) -> bool:
+    return replica.state == ReplicaState.UNREACHABLE or (
+        replica.node_state == NodeState.LOST and replica.state in RUNNING_ON_NODE
+    )
+
+
+def _leaving(replica: ReplicaView) -> bool:
+    return replica.node_state in (NodeState.DRAINING, NodeState.DRAINED) and replica.state in RUNNING_ON_NODE
+
+
+def _leave(leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], target: int) -> list[Step]:
+    """Drain what must leave its node, as far as ready successors (or an accepted gap) allow."""
+    serving = [replica for replica in leaving if replica.state in SERVING]
+    must_stay = max(target - sum(1 for replica in staying if replica.state in SERVING), 0)
+    going = [replica for replica in leaving if replica.state not in SERVING or replica.node_accepts_gap]
+    patient = [replica for replica in _first_to_go(serving) if not replica.node_accepts_gap]
+    going += patient[: max(len(patient) - must_stay, 0)]
+    return [Step(replica.id, Do.DRAIN, "NodeDraining", "Its node is being drained.") for replica in going]
+
+
+def _first_to_go(replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
+    """Not ready before ready, newest before oldest (ids sort by creation)."""
+    newest = sorted(replicas, key=lambda replica: replica.id, reverse=True)
+    return sorted(newest, key=lambda replica: _RANK.get(replica.state, 1))
+
+
+_RANK: Final = {
+    ReplicaState.FAILED: 0,
+    ReplicaState.PENDING: 0,
+    ReplicaState.DEGRADED: 2,
+    ReplicaState.READY: 3,
+}
+
+
+def _once(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """At most one step per replica: leaving outranks everything that would keep it."""
+    chosen: dict[uuid.UUID, Step] = {}
+    for step in steps:
+        held = chosen.get(step.replica_id)
+        if held is None or (step.do is Do.DRAIN and held.do not in (Do.LOSE, Do.ABANDON)):
+            chosen[step.replica_id] = step
+    return tuple(sorted(chosen.values(), key=lambda step: step.replica_id))  # rows are locked in one order everywhere

@@ -1,0 +1,202 @@
+"""Reads of this room, for REST, console, gateways' tables and other rooms."""
+
+import dataclasses
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+
+from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+
+from fleet.holders import Holder
+from fleet.models import Partition
+from kernel import scope
+from serving import conditions
+from serving.conditions import Facts, Health
+from serving.models import Deployment, Endpoint, Grant, Replica
+from serving.states import DeploymentState, ReplicaState
+from tenants.models import Tenant
+
+
+@dataclasses.dataclass(frozen=True)
+class CallableEndpoint:
+    """A name that a tenant may call. ``model`` is what goes into the request."""
+
+    endpoint: Endpoint
+    model: str
+    owner: Tenant
+    own: bool
+    health: Health
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedReplica:
+    """A replica with its partitions (and their devices); none while it has no place."""
+
+    replica: Replica
+    partitions: tuple[Partition, ...]
+
+    @property
+    def device(self) -> Partition | None:
+        """The first rank's partition."""
+        return self.partitions[0] if self.partitions else None
+
+
+@dataclasses.dataclass(frozen=True)
+class DeploymentDetail:
+    """Everything that is shown of one deployment."""
+
+    deployment: Deployment
+    health: Health
+    replicas: tuple[PlacedReplica, ...]
+
+
+def endpoints_of(tenant: Tenant) -> "QuerySet[Endpoint]":
+    """Endpoints of ``tenant`` with deployments (and their replicas) and grants at hand, newest first."""
+    with scope.tenant(tenant.id):
+        deployments = _with_replicas(Deployment.objects.order_by("id"))
+        grants = Grant.objects.select_related("tenant").order_by("id")
+        return Endpoint.objects.prefetch_related(
+            Prefetch("deployments", deployments), Prefetch("grants", grants)
+        ).order_by("-id")
+
+
+def grants_of(endpoint: Endpoint) -> "QuerySet[Grant]":
+    """To whom the endpoint is granted, newest first."""
+    with scope.tenant(endpoint.tenant_id):
+        return Grant.objects.select_related("tenant").filter(endpoint=endpoint).order_by("-id")
+
+
+def deployments_of(tenant: Tenant) -> "QuerySet[Deployment]":
+    """Deployments of ``tenant`` with endpoint, revision and replicas at hand, newest first."""
+    with scope.tenant(tenant.id):
+        return _with_replicas(
+            Deployment.objects.select_related(
+                "endpoint", "revision__model", "revision__version", "revision__serving_config", "revision__runtime"
+            ).order_by("-id")
+        )
+
+
+def _with_replicas(rows: "QuerySet[Deployment]") -> "QuerySet[Deployment]":
+    live = Replica.objects.select_related("node").exclude(state=ReplicaState.STOPPED).defer("log_tail").order_by("id")
+    return rows.prefetch_related(Prefetch("replicas", live))
+
+
+def health_of(deployment: Deployment) -> Health:
+    """How a deployment from :func:`deployments_of` or :func:`endpoints_of` is going."""
+    return _health(deployment, _prefetched(deployment))
+
+
+def endpoint_health(endpoint: Endpoint) -> Health:
+    """How an endpoint from :func:`endpoints_of` is going: its deployments taken together."""
+    running = [d for d in _deployments(endpoint) if d.state == DeploymentState.RUNNING]
+    if not running:
+        return conditions.health(DeploymentState.RUNNING, 0, 0, [])
+    replicas = [replica for deployment in running for replica in _prefetched(deployment)]
+    return conditions.health(
+        DeploymentState.RUNNING,
+        sum(d.desired_replicas for d in running),
+        max(d.generation for d in running),
+        _facts(replicas),
+    )
+
+
+def deployment_detail(deployment: Deployment) -> DeploymentDetail:
+    """A deployment with its replicas (stopped ones last) and what they hold."""
+    with scope.tenant(deployment.tenant_id):
+        rows = list(Replica.objects.select_related("node").filter(deployment=deployment).order_by("id"))
+    rows.sort(key=lambda replica: replica.state == ReplicaState.STOPPED)
+    return DeploymentDetail(deployment, _health(deployment, rows), tuple(placed(rows)))
+
+
+def replicas_of(deployment: Deployment) -> "QuerySet[Replica]":
+    """Replicas of a deployment with their nodes, newest first."""
+    with scope.tenant(deployment.tenant_id):
+        return Replica.objects.select_related("node").filter(deployment=deployment).order_by("-id")
+
+
+def placed(replicas: Iterable[Replica]) -> list[PlacedReplica]:
+    """``replicas`` with what they hold; one query."""
+    rows = list(replicas)
+    held: dict[uuid.UUID, list[Partition]] = {}
+    parts = Partition.objects.select_related("device__node").filter(replica_id__in=[row.id for row in rows])
+    for part in parts.order_by("rank"):
+        held.setdefault(part.replica_id, []).append(part)
+    return [PlacedReplica(row, tuple(held.get(row.id, ()))) for row in rows]
+
+
+def callable_endpoints(tenant: Tenant) -> list[CallableEndpoint]:
+    """What ``tenant`` may call: its own endpoints by ``name``, granted ones by ``owner/name``; by that name."""
+    with scope.all_tenants():
+        rows = list(
+            Endpoint.objects.select_related("tenant")
+            .filter(Q(tenant=tenant) | Q(grants__tenant=tenant))
+            .distinct()
+            .prefetch_related(Prefetch("deployments", _with_replicas(Deployment.objects.order_by("id"))))
+        )
+        found = [
+            CallableEndpoint(
+                endpoint,
+                endpoint.name if endpoint.tenant_id == tenant.id else f"{endpoint.tenant.slug}/{endpoint.name}",
+                endpoint.tenant,
+                endpoint.tenant_id == tenant.id,
+                endpoint_health(endpoint),
+            )
+            for endpoint in rows
+        ]
+    return sorted(found, key=lambda item: (not item.own, item.model))
+
+
+def describe_holders(replica_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, Holder]:
+    """Who the replicas are that hold partitions, for the fleet's pages (platform admins)."""
+    with scope.all_tenants():
+        rows = Replica.objects.select_related("tenant", "deployment__endpoint").filter(id__in=replica_ids)
+        return {
+            row.id: Holder(
+                replica_id=row.id,
+                tenant=row.tenant.slug,
+                endpoint=row.deployment.endpoint.name,
+                deployment_id=row.deployment_id,
+                state=row.state,
+            )
+            for row in rows
+        }
+
+
+def replicas_wanted(tenant: Tenant) -> int:
+    """Replicas that the tenant's running deployments ask for: what the quota counts."""
+    with scope.tenant(tenant.id):
+        running = Deployment.objects.filter(state=DeploymentState.RUNNING)
+        return int(running.aggregate(total=Sum("desired_replicas"))["total"] or 0)
+
+
+def device_bytes_held(tenant: Tenant) -> int:
+    """Device memory that the tenant's replicas hold: what the quota counts."""
+    with scope.tenant(tenant.id):
+        replica_ids = Replica.objects.values("id")
+        return int(
+            Partition.objects.filter(replica_id__in=replica_ids).aggregate(total=Sum("memory_bytes"))["total"] or 0
+        )
+
+
+def replica_counts(tenant: Tenant) -> dict[str, int]:
+    """How many replicas of ``tenant`` are in each state, for the home page."""
+    with scope.tenant(tenant.id):
+        rows = Replica.objects.exclude(state=ReplicaState.STOPPED).values_list("state").annotate(count=Count("id"))
+        return dict(rows)
+
+
+def _health(deployment: Deployment, replicas: Iterable[Replica]) -> Health:
+    return conditions.health(deployment.state, deployment.desired_replicas, deployment.generation, _facts(replicas))
+
+
+def _facts(replicas: Iterable[Replica]) -> list[Facts]:
+    return [Facts(ReplicaState(replica.state), replica.reason, replica.message) for replica in replicas]
+
+
+def _deployments(endpoint: Endpoint) -> list[Deployment]:
+    with scope.tenant(endpoint.tenant_id):
+        return list(endpoint.deployments.all())
+
+
+def _prefetched(deployment: Deployment) -> list[Replica]:
+    with scope.tenant(deployment.tenant_id):
+        return list(deployment.replicas.all())

@@ -1,0 +1,209 @@
+"""Deployments: what people want. The loop in ``serving.reconcile`` makes it so."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import F
+
+from catalog.access import access_model, access_version
+from catalog.models import Revision
+from catalog.services import make_revision
+from fleet.changes import Changes
+from kernel import clock, errors, machine, scope
+from kernel.actors import Actor
+from ledger.record import record, record_move
+from quotas.services import require as require_quota
+from serving.errors import DeploymentDeleting
+from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint
+from serving.reconcile import cycle
+from serving.services.endpoints import check_name, create_endpoint
+from serving.states import DEPLOYMENT, DeploymentState
+from tenants import access
+from tenants.models import Tenant
+from tenants.roles import Permission
+
+MAX_DEPLOYMENTS: Final = 200
+DEFAULT_WEIGHT: Final = 100
+DEFAULT_DRAIN_SECONDS: Final = 30
+
+
+def deploy_version(
+    *,
+    actor: Actor,
+    tenant: Tenant,
+    endpoint_name: str,
+    model: str,
+    version: str | int,
+    config: Mapping[str, Any],
+    replicas: int,
+    weight: int = DEFAULT_WEIGHT,
+    drain_seconds: int = DEFAULT_DRAIN_SECONDS,
+) -> Deployment:
+    """Deploy a version (number or alias) of a model under ``config``: makes the revision, then :func:`deploy`."""
+    access.require(actor, Permission.DEPLOY, tenant.id)
+    check_name(endpoint_name)
+    _check_numbers(replicas, weight, drain_seconds)
+    with transaction.atomic():
+        found = access_version(actor, tenant, access_model(actor, tenant, model), version)
+        revision = make_revision(actor=actor, tenant=tenant, version=found, config=config)
+        return deploy(
+            actor=actor,
+            tenant=tenant,
+            endpoint_name=endpoint_name,
+            revision=revision,
+            replicas=replicas,
+            weight=weight,
+            drain_seconds=drain_seconds,
+        )
+
+
+def deploy(
+    *,
+    actor: Actor,
+    tenant: Tenant,
+    endpoint_name: str,
+    revision: Revision,
+    replicas: int,
+    weight: int = DEFAULT_WEIGHT,
+    drain_seconds: int = DEFAULT_DRAIN_SECONDS,
+) -> Deployment:
+    """Serve ``revision`` behind an endpoint, which is made when it is missing; its replicas are pending at once.
+
+    Raises:
+        errors.QuotaExceeded: the tenant may not hold that many replicas.
+    """
+    access.require(actor, Permission.DEPLOY, tenant.id)
+    check_name(endpoint_name)
+    _check_numbers(replicas, weight, drain_seconds)
+    if revision.tenant_id != tenant.id:
+        raise errors.NotFound(
+            f"There is no revision {revision.id} in tenant {tenant.slug!r}.", code="revision_not_found"
+        )
+    now = clock.now()
+    with transaction.atomic(), scope.tenant(tenant.id):
+        require_quota(tenant, replicas=replicas)
+        if Deployment.objects.count() >= MAX_DEPLOYMENTS:
+            raise errors.Conflict(
+                f"The tenant has {MAX_DEPLOYMENTS} deployments already; delete one first.", code="too_many_deployments"
+            )
+        endpoint = Endpoint.objects.select_for_update().filter(name=endpoint_name).first()
+        if endpoint is None:
+            endpoint = create_endpoint(actor=actor, tenant=tenant, name=endpoint_name)
+        deployment = Deployment.objects.create(
+            tenant=tenant,
+            endpoint=endpoint,
+            revision=revision,
+            desired_replicas=replicas,
+            weight=weight,
+            drain_seconds=drain_seconds,
+            state_changed_at=now,
+            created_at=now,
+            created_by=actor.label,
+        )
+        _note(
+            actor,
+            deployment,
+            "deployment.created",
+            {"replicas": replicas, "weight": weight, "revision": str(revision.id)},
+        )
+        _follow_up(deployment)
+    return deployment
+
+
+def scale(
+    *, actor: Actor, tenant: Tenant, deployment: Deployment, replicas: int | None = None, weight: int | None = None
+) -> Deployment:
+    """Change the number of replicas, the share of the traffic, or both; ``None`` leaves as it is."""
+    access.require(actor, Permission.DEPLOY, tenant.id)
+    with transaction.atomic(), scope.tenant(tenant.id):
+        fresh = _locked(deployment)
+        wanted = fresh.desired_replicas if replicas is None else replicas
+        share = fresh.weight if weight is None else weight
+        _check_numbers(wanted, share, fresh.drain_seconds)
+        if (wanted, share) == (fresh.desired_replicas, fresh.weight):
+            return fresh
+        if fresh.state == DeploymentState.RUNNING and wanted > fresh.desired_replicas:
+            require_quota(tenant, replicas=wanted - fresh.desired_replicas)
+        before = {"replicas": fresh.desired_replicas, "weight": fresh.weight}
+        Deployment.objects.filter(id=fresh.id).update(
+            desired_replicas=wanted, weight=share, generation=F("generation") + 1
+        )
+        fresh.refresh_from_db()
+        _note(actor, fresh, "deployment.scaled", {"before": before, "after": {"replicas": wanted, "weight": share}})
+        _follow_up(fresh)
+    return fresh
+
+
+def stop(*, actor: Actor, tenant: Tenant, deployment: Deployment) -> Deployment:
+    """Drain all replicas and keep the deployment, so that it can be started again."""
+    return _move(actor, tenant, deployment, DeploymentState.STOPPED, "StoppedByMember")
+
+
+def start(*, actor: Actor, tenant: Tenant, deployment: Deployment) -> Deployment:
+    """Serve again with the desired number of replicas."""
+    return _move(actor, tenant, deployment, DeploymentState.RUNNING, "StartedByMember")
+
+
+def delete_deployment(*, actor: Actor, tenant: Tenant, deployment: Deployment) -> Deployment:
+    """Drain all replicas; the deployment is gone when the last one has stopped."""
+    return _move(actor, tenant, deployment, DeploymentState.DELETING, "DeletedByMember")
+
+
+def _move(actor: Actor, tenant: Tenant, deployment: Deployment, to: DeploymentState, reason: str) -> Deployment:
+    access.require(actor, Permission.DEPLOY, tenant.id)
+    with transaction.atomic(), scope.tenant(tenant.id):
+        fresh = _locked(deployment, deleting_is_fine=to is DeploymentState.DELETING)
+        if fresh.state == to:
+            return fresh
+        if to is DeploymentState.RUNNING:
+            require_quota(tenant, replicas=fresh.desired_replicas)
+        move = machine.move(
+            fresh, DEPLOYMENT, to, reason=reason, message=f"By {actor.label}.", generation=fresh.generation + 1
+        )
+        record_move(move, actor=actor, tenant_id=tenant.id, subject_label=fresh.endpoint.name)
+        _follow_up(fresh)
+    return fresh
+
+
+def _locked(deployment: Deployment, *, deleting_is_fine: bool = False) -> Deployment:
+    fresh = (
+        Deployment.objects.select_for_update(of=("self",)).select_related("endpoint").filter(id=deployment.id).first()
+    )
+    if fresh is None:
+        raise errors.NotFound(f"Deployment {deployment.id} is gone.", code="deployment_not_found")
+    if fresh.state == DeploymentState.DELETING and not deleting_is_fine:
+        raise DeploymentDeleting("The deployment is being deleted; make a new one.")
+    return fresh
+
+
+def _check_numbers(replicas: int, weight: int, drain_seconds: int) -> None:
+    for name, value, high in (
+        ("replicas", replicas, MAX_REPLICAS),
+        ("weight", weight, MAX_WEIGHT),
+        ("drain_seconds", drain_seconds, MAX_DRAIN_SECONDS),
+    ):
+        if not 0 <= value <= high:
+            raise errors.InvalidInput(f"{name} is a number from 0 to {high}.", data={"field": name})
+
+
+def _note(actor: Actor, deployment: Deployment, action: str, data: Mapping[str, Any]) -> None:
+    record(
+        actor=actor,
+        action=action,
+        subject_kind="deployment",
+        subject_id=deployment.id,
+        tenant_id=deployment.tenant_id,
+        subject_label=deployment.endpoint.name,
+        data=data,
+    )
+
+
+def _follow_up(deployment: Deployment) -> None:
+    """Bring the replicas in line within the same transaction, so that the answer already shows them."""
+    changes = Changes()
+    changes.routes()
+    changes.tenant(deployment.tenant_id, "deployments", deployment.id)
+    cycle.settle(deployment, changes)
+    changes.wake(cycle.WAKE)
+    changes.announce()

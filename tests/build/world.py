@@ -1,0 +1,50 @@
+"""One of everything that a tenant can own, for tests that walk over routes."""
+
+from typing import Any
+
+from catalog import services as catalog
+from fleet.models import Gateway, Node
+from kernel import actors, clock, ids, scope
+from serving.models import Replica
+from serving.services import deployments, endpoints
+from tenants.models import ApiKey, Member, Tenant
+from tests.build.catalog import checked_version, make_model
+from tests.build.controlplane import key_client, make_member, make_tenant
+
+
+def make_world(slug: str = "") -> tuple[Tenant, dict[str, Any]]:
+    """A tenant that owns one of everything, and the values that name those things in URLs."""
+    tenant = make_tenant(slug)
+    actor = actors.system("tests")
+    make_member(tenant)
+    key_client(tenant)
+    version = checked_version(tenant, model=make_model(tenant))
+    alias = catalog.set_alias(actor=actor, tenant=tenant, model=version.model, name="champion", version=version)
+    revision = catalog.make_revision(actor=actor, tenant=tenant, version=version, config={})
+    deployment = deployments.deploy(
+        actor=actor, tenant=tenant, endpoint_name=f"{tenant.slug}-chat", revision=revision, replicas=1
+    )
+    endpoint = deployment.endpoint
+    grant = endpoints.grant(actor=actor, tenant=tenant, endpoint=endpoint, to=make_tenant())
+    now = clock.now()
+    with scope.tenant(tenant.id):
+        replica = Replica.objects.filter(deployment=deployment).first() or Replica.objects.create(
+            tenant=tenant, deployment=deployment, token="x" * 43, state_changed_at=now, created_at=now
+        )
+        member = Member.objects.order_by("-id")[0]
+        key = ApiKey.objects.order_by("-id")[0]
+    node = Node.objects.create(name="n", machine_id=str(ids.new_id()), state_changed_at=now, created_at=now)
+    gateway = Gateway.objects.create(name="g", machine_id=str(ids.new_id()), created_at=now)
+    return tenant, {
+        "model": str(version.model_id),
+        "number": version.number,
+        "alias": alias.name,
+        "endpoint": str(endpoint.id),
+        "grant_id": grant.id,
+        "deployment_id": deployment.id,
+        "replica_id": replica.id,
+        "member_id": member.id,
+        "key_id": key.id,
+        "node_id": node.id,
+        "gateway_id": gateway.id,
+    }

@@ -1,0 +1,239 @@
+"""Placement against the rows: reasons while waiting, stale plans, the dry run, and random histories."""
+
+import datetime
+import random
+
+import pytest
+
+from fleet import leases
+from fleet.errors import CapacityGone
+from fleet.models import Device, Node, Partition
+from kernel import clock, errors, scope
+from runtime.wire.devices import DeviceKind
+from runtime.wire.reports import Phase
+from scheduling import commit, cycle, need, snapshot
+from scheduling.plan import plan
+from serving import services
+from serving.models import Deployment, Replica
+from serving.reconcile import cycle as serving
+from tests.build import catalog
+from tests.build.controlplane import actor_for, client_for, make_tenant, owner_of
+from tests.build.machines import GIB, FakeAgent, FakeGateway
+
+pytestmark = pytest.mark.django_db
+START = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("acme")
+
+
+@pytest.fixture
+def version(tenant):
+    return catalog.checked_version(tenant)
+
+
+def agent(name="", **facts):
+    made = FakeAgent(name, **facts)
+    made.join()
+    made.report()
+    return made
+
+
+def deploy(tenant, version, replicas=1, endpoint="chat"):
+    return services.deploy_version(
+        actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name=endpoint, model=version.model.name,
+        version=version.number, config={}, replicas=replicas,
+    )  # fmt: skip
+
+
+def rows():
+    with scope.all_tenants():
+        return list(Replica.objects.order_by("id"))
+
+
+def test_a_waiting_replica_says_why_and_goes_when_there_is_room(tenant, version):
+    deploy(tenant, version)
+    cycle.run()
+    (row,) = rows()
+    assert (row.state, row.reason) == ("pending", "NoDevices")
+    agent(memory_bytes=1024**2)
+    agent(kind=DeviceKind.SIMULATED)
+    cycle.run()
+    (row,) = rows()
+    assert (row.state, row.reason) == ("pending", "InsufficientDeviceMemory")
+    assert {device["reason"] for device in row.explanation["devices"]} == {
+        "InsufficientDeviceMemory",
+        "SimulatedDevice",
+    }
+    agent(memory_bytes=4 * GIB)
+    cycle.run()
+    (row,) = rows()
+    assert (row.state, row.reason) == ("assigned", "Placed")
+    held = Partition.objects.get()
+    assert held.memory_bytes == row.explanation["need"]["total_bytes"]
+    assert held.device.held_bytes == held.memory_bytes
+
+
+def test_replicas_spread_over_nodes(tenant, version):
+    for name in ("one", "two", "three"):
+        agent(name)
+    deploy(tenant, version, replicas=3)
+    cycle.run()
+    assert len({row.node_id for row in rows()}) == 3
+
+
+def test_a_stale_plan_writes_nothing(tenant, version):
+    node = agent()
+    deploy(tenant, version)
+    (answer,) = plan(snapshot.take(), cycle.waiting())
+    Node.objects.update(state="cordoned")
+    with pytest.raises(CapacityGone):
+        commit.commit(answer)
+    Node.objects.update(state="ready")
+    with scope.all_tenants():
+        Replica.objects.update(generation=2)
+    with pytest.raises(errors.StaleTransition):
+        commit.commit(answer)
+    assert (Partition.objects.count(), Device.objects.get().held_bytes) == (0, 0)
+    assert node.assignments().replicas == []
+
+
+def test_a_version_without_facts_waits_alone(tenant, version, monkeypatch):
+    deploy(tenant, version)
+    agent()
+    real, calls = need.estimate, []
+
+    def first_fails(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyError("layers")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(need, "estimate", first_fails)
+    deploy(tenant, version, endpoint="other")
+    cycle.run()
+    assert sorted((row.state, row.reason) for row in rows()) == [("assigned", "Placed"), ("pending", "NeedUnknown")]
+
+
+def fit(client, version, status=200, **facts):
+    body = {"model": version.model.name, "version": str(version.number), "config": {}, "replicas": 1, **facts}
+    answer = client.post("/api/v1/tenants/acme/fit", body, format="json")
+    assert answer.status_code == status, answer.json()
+    return answer.json()
+
+
+def test_the_dry_run_is_the_planners_answer_and_writes_nothing(tenant, version):
+    client = client_for(owner_of(tenant))
+    empty = fit(client, version)
+    assert (empty["fits"], empty["reason"], empty["devices"]) == (False, "NoDevices", [])
+    assert empty["need"]["total_bytes"] > 0
+    agent(memory_bytes=2 * GIB)
+    yes = fit(client, version)
+    assert (yes["fits"], yes["placed"], yes["would_fit_if"]) == (True, 1, "")
+    many = fit(client, version, replicas=40)
+    assert (many["fits"], many["placed"] < 40) == (False, True)
+    assert many["message"].startswith(f"{many['placed']} of 40 replica(s) would find a place.")
+    big = fit(client, version, config={"kv_cache_gib": 3})
+    assert (big["fits"], big["reason"]) == (False, "InsufficientDeviceMemory")
+    assert big["devices"][0]["need_bytes"] > 3 * GIB
+    assert "max_model_len or the KV cache" in big["would_fit_if"]
+    assert rows() == []
+    assert fit(client, version, 400, config={"speed": 1})["code"] == "invalid_config"
+    assert fit(client, version, 404, model="nothing")["code"] == "model_not_found"
+
+
+def check_invariants(gateway):
+    """What must hold after every step, whatever happened."""
+    for device in Device.objects.all():
+        held = sum(Partition.objects.filter(device=device).values_list("memory_bytes", flat=True))
+        assert device.held_bytes == held <= device.memory_bytes
+    for node in Node.objects.exclude(state="removed"):
+        parts = Partition.objects.filter(device__node=node)
+        assert node.held_millicpus == sum(parts.values_list("millicpus", flat=True))
+    owners = list(Partition.objects.values_list("replica_id", flat=True))
+    assert len(owners) == len(set(owners))
+    placed = {row.id for row in rows() if row.node_id and row.state not in ("stopped",) and row.node.state != "removed"}
+    assert set(owners) == placed
+    assert all(row.reason for row in rows() if row.state in ("pending", "failed", "unreachable"))
+    alive = {str(row.id) for row in rows() if row.node_id and row.node.state not in ("lost", "removed")}
+    for entry in gateway.routes().endpoints:
+        for variant in entry.variants:
+            assert {route.replica_id for route in variant.replicas} <= alive
+
+
+class History:
+    """Three agents, one deployment, and a clock that only this moves."""
+
+    def __init__(self, tenant, version, seed):
+        self.tenant, self.draw, self.moment = tenant, random.Random(seed), START
+        self.actor = actor_for(owner_of(tenant))
+        self.gateway = FakeGateway()
+        self.gateway.join()
+        self.silent = ""
+        with clock.frozen(self.moment):
+            leases.expire()
+            self.agents = [agent(f"n{number}", memory_bytes=GIB) for number in range(3)]
+            deploy(tenant, version, replicas=2)
+
+    @property
+    def deployment(self):
+        with scope.all_tenants():
+            return Deployment.objects.get()
+
+    def disturb(self):
+        step = self.draw.choice(
+            [self.nothing, self.nothing, self.scale, self.silence, self.fail, self.stop, self.start]
+        )
+        step({"actor": self.actor, "tenant": self.tenant, "deployment": self.deployment})
+
+    def nothing(self, _common):
+        self.silent = ""
+
+    def scale(self, common):
+        services.scale(**common, replicas=self.draw.randrange(4))
+
+    def stop(self, common):
+        services.stop(**common)
+
+    def start(self, common):
+        services.start(**common)
+
+    def silence(self, _common):
+        self.silent = self.draw.choice(self.agents).name
+
+    def fail(self, _common):
+        victim = self.draw.choice(self.agents)
+        for key in victim.replicas:
+            victim.change(key, Phase.FAILED, reason="Killed")
+
+    def pass_time(self, seconds, *, disturbed):
+        self.moment += datetime.timedelta(seconds=seconds)
+        with clock.frozen(self.moment):
+            if disturbed:
+                self.disturb()
+            leases.expire()
+            serving.run()
+            cycle.run()
+            for each in self.agents:
+                if disturbed and each.name == self.silent:
+                    continue
+                if disturbed and self.draw.random() < 0.3:
+                    each.report()  # reports without having read its orders
+                else:
+                    each.cycle()
+            check_invariants(self.gateway)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_histories_keep_the_books_and_end_well(tenant, version, seed):
+    history = History(tenant, version, seed)
+    for _ in range(16):
+        history.pass_time(history.draw.choice([1, 2, 5, 9]), disturbed=True)
+    for _ in range(12):  # everybody speaks and nothing fails any more: it settles
+        history.pass_time(16, disturbed=False)
+    deployment = history.deployment
+    target = deployment.desired_replicas if deployment.state == "running" else 0
+    assert sorted(row.state for row in rows() if row.state != "stopped") == ["ready"] * target
+    assert Partition.objects.count() == target
