@@ -1,0 +1,1 @@
+"""REST of usage, and the door at which gateways deliver it."""

@@ -1,0 +1,71 @@
+"""Names for the ids in the books, as the asking tenant may see them. What is gone keeps a name that says so."""
+
+import uuid
+from collections.abc import Iterable
+
+from catalog.models import Revision
+from kernel import scope
+from metering.models import NOBODY
+from serving.models import Endpoint
+from tenants.models import ApiKey, KeyKind, Tenant
+
+Label = tuple[str, str]
+NONE: Label = ("", "none")
+PLAYGROUND: Label = ("playground", "playground")
+
+
+def keys(tenant: Tenant, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Label]:
+    """Id and name of each key; the short-lived ones of the playground are one."""
+    wanted = set(ids)
+    with scope.tenant(tenant.id):
+        rows = {row.id: row for row in ApiKey.objects.filter(id__in=wanted)}
+    return {ident: _key(ident, rows.get(ident)) for ident in wanted}
+
+
+def _key(ident: uuid.UUID, row: ApiKey | None) -> Label:
+    if ident == NOBODY:
+        return NONE
+    if row is None:
+        return str(ident), "deleted key"
+    return PLAYGROUND if row.kind == KeyKind.PLAYGROUND else (str(ident), row.name)
+
+
+def endpoints(tenant: Tenant, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Label]:
+    """Id and name to call of each endpoint: ``name`` for the tenant's own, ``owner/name`` for others'."""
+    wanted = set(ids)
+    with scope.all_tenants():  # a caller may know the name of what it called, whoever owns it
+        rows = {row.id: row for row in Endpoint.objects.select_related("tenant").filter(id__in=wanted)}
+    found: dict[uuid.UUID, Label] = {}
+    for ident in wanted:
+        row = rows.get(ident)
+        if ident == NOBODY:
+            found[ident] = NONE
+        elif row is None:
+            found[ident] = (str(ident), "deleted endpoint")
+        else:
+            found[ident] = (str(ident), row.name if row.tenant_id == tenant.id else f"{row.tenant.slug}/{row.name}")
+    return found
+
+
+def models(tenant: Tenant, pairs: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> dict[tuple[uuid.UUID, uuid.UUID], Label]:
+    """Id and name of the model behind each (revision, endpoint).
+
+    What another tenant serves is named by its endpoint: which model that is, is the owner's business.
+    """
+    wanted = set(pairs)
+    with scope.tenant(tenant.id):
+        revisions = Revision.objects.select_related("model").filter(id__in={revision for revision, _ in wanted})
+        own = {row.id: row for row in revisions}
+    names = endpoints(tenant, {endpoint for _, endpoint in wanted})
+    found: dict[tuple[uuid.UUID, uuid.UUID], Label] = {}
+    for revision, endpoint in wanted:
+        row = own.get(revision)
+        found[revision, endpoint] = names[endpoint] if row is None else (str(row.model_id), row.model.name)
+    return found
+
+
+def tenants(ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Label]:
+    """Id and slug of each tenant."""
+    wanted = set(ids)
+    slugs = dict(Tenant.objects.filter(id__in=wanted).values_list("id", "slug"))
+    return {ident: (str(ident), slugs.get(ident, "deleted tenant")) for ident in wanted}

@@ -1,0 +1,137 @@
+"""Usage: one row per request, sums per hour, and what could not be booked.
+
+Tenants, keys, endpoints and revisions are referred to by id, without foreign keys, so that the books survive them.
+The all-zero UUID stands for "none" (a request that reached no deployment), so that sums have one row per group.
+"""
+
+import uuid
+from typing import ClassVar, Final
+
+from django.db import models
+
+from kernel.scope import ScopedManager
+
+NOBODY: Final = uuid.UUID(int=0)
+
+
+class Outcome(models.TextChoices):
+    """How a request ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    ABORTED = "aborted"
+
+
+class UsageRecord(models.Model):
+    """One request, as a gateway journalled it. ``id`` is the gateway's: the same record twice is one row.
+
+    ``tenant_id`` is the caller, who pays; ``owner_tenant_id`` owns the endpoint. Durations are milliseconds.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.CharField(primary_key=True, max_length=64)
+    request_id = models.CharField(max_length=128)
+    gateway_id = models.UUIDField()
+    tenant_id = models.UUIDField()
+    owner_tenant_id = models.UUIDField(default=NOBODY)
+    key_id = models.UUIDField(default=NOBODY)
+    endpoint_id = models.UUIDField(default=NOBODY)
+    deployment_id = models.UUIDField(default=NOBODY)
+    revision_id = models.UUIDField(default=NOBODY)
+    replica_id = models.UUIDField(default=NOBODY)
+    operation = models.CharField(max_length=32)
+    status = models.PositiveSmallIntegerField()
+    outcome = models.CharField(max_length=8, choices=Outcome)
+    started_at = models.DateTimeField()
+    booked_at = models.DateTimeField()
+    duration_ms = models.FloatField()
+    ttft_ms = models.FloatField(null=True)
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    billable = models.BooleanField()
+
+    objects = ScopedManager["UsageRecord"]()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["tenant_id", "-started_at"], name="usage_tenant_started"),
+            models.Index(fields=["started_at"], name="usage_started"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(outcome__in=Outcome.values), name="usage_outcome_known"),
+            models.CheckConstraint(
+                condition=models.Q(prompt_tokens__gte=0, cached_tokens__gte=0, completion_tokens__gte=0),
+                name="usage_tokens_not_negative",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"usage {self.id}"
+
+
+class UsageHour(models.Model):
+    """Sums of one hour (UTC) for one caller, key, endpoint and revision. Written in the transaction of its records.
+
+    ``unbilled`` counts requests whose tokens the platform does not charge; their tokens are in no sum.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.BigAutoField(primary_key=True)
+    hour = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    owner_tenant_id = models.UUIDField()
+    key_id = models.UUIDField()
+    endpoint_id = models.UUIDField()
+    revision_id = models.UUIDField()
+    requests = models.BigIntegerField(default=0)
+    errors = models.BigIntegerField(default=0)
+    aborted = models.BigIntegerField(default=0)
+    unbilled = models.BigIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)
+    cached_tokens = models.BigIntegerField(default=0)
+    completion_tokens = models.BigIntegerField(default=0)
+    duration_ms = models.FloatField(default=0.0)
+
+    objects = ScopedManager["UsageHour"]()
+
+    class Meta:
+        indexes = [models.Index(fields=["owner_tenant_id", "hour"], name="usage_hour_owner")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant_id", "hour", "owner_tenant_id", "key_id", "endpoint_id", "revision_id"],
+                name="usage_hour_once_per_group",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"usage of {self.tenant_id} at {self.hour:%Y-%m-%dT%HZ}"
+
+
+class UnbookedRecord(models.Model):
+    """A delivered record that makes no sense (a bug in a gateway): kept for people, so that the rest can go on.
+
+    ``id`` is the SHA-256 of ``body``, the record as JSON text.
+    """
+
+    id = models.CharField(primary_key=True, max_length=64)
+    gateway_id = models.UUIDField()
+    received_at = models.DateTimeField()
+    problem = models.TextField()
+    body = models.TextField()
+
+    def __str__(self) -> str:
+        return f"unbooked {self.id}: {self.problem}"
+
+
+class Recount(models.Model):
+    """A closed hour whose sums were compared with its records; ``corrected`` rows differed and were put right."""
+
+    hour = models.DateTimeField(primary_key=True)
+    at = models.DateTimeField()
+    corrected = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"recount of {self.hour:%Y-%m-%dT%HZ}"

@@ -1,0 +1,92 @@
+"""From a wire record to a row, or to the reason why it cannot be one (pure)."""
+
+import datetime
+import math
+import uuid
+from typing import Any, Final
+
+from metering.models import NOBODY, Outcome
+from runtime.wire import usage as wire
+
+MAX_TOKENS: Final = 2**53
+MAX_CLOCK_AHEAD: Final = datetime.timedelta(days=1)
+EARLIEST: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+_REFERENCES: Final = (
+    "owner_tenant_id",
+    "key_id",
+    "endpoint_id",
+    "deployment_id",
+    "revision_id",
+    "replica_id",
+)
+
+
+class Unbookable(ValueError):
+    """The record makes no sense; the text says why."""
+
+
+def row_of(record: wire.UsageRecord, *, now: datetime.datetime) -> dict[str, Any]:
+    """The columns of ``record`` as JSON scalars (UUIDs and times as text).
+
+    Raises:
+        Unbookable: an id, a time, a duration or a count that cannot be true.
+    """
+    row: dict[str, Any] = {
+        "id": _text(record.id, "id", 64),
+        "request_id": _text(record.request_id, "request_id", 128),
+        "operation": _text(record.operation, "operation", 32),
+        "status": record.status,
+        "outcome": record.outcome,
+        "started_at": _moment(record.started_at, now).isoformat(),
+        "duration_ms": _duration(record.duration_ms, "duration_ms"),
+        "ttft_ms": None if record.ttft_ms is None else _duration(record.ttft_ms, "ttft_ms"),
+        "prompt_tokens": _tokens(record.prompt_tokens, "prompt_tokens"),
+        "cached_tokens": _tokens(record.cached_tokens, "cached_tokens"),
+        "completion_tokens": _tokens(record.completion_tokens, "completion_tokens"),
+        "billable": record.billable,
+    }
+    if not 100 <= record.status <= 599:
+        raise Unbookable(f"status {record.status} is no HTTP status")
+    if record.outcome not in Outcome.values:
+        raise Unbookable(f"outcome {record.outcome!r} is none of {', '.join(Outcome.values)}")
+    row["tenant_id"] = str(_uuid(record.tenant_id, "tenant_id"))
+    for name in _REFERENCES:
+        text = getattr(record, name)
+        row[name] = str(_uuid(text, name) if text else NOBODY)
+    return row
+
+
+def _text(value: str, name: str, longest: int) -> str:
+    if not value or len(value) > longest or not value.isprintable():
+        raise Unbookable(f"{name} is not 1 to {longest} printable characters")
+    return value
+
+
+def _uuid(value: str, name: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(value)
+    except ValueError:
+        raise Unbookable(f"{name} is not a UUID") from None
+
+
+def _moment(seconds: float, now: datetime.datetime) -> datetime.datetime:
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        raise Unbookable(f"started_at {seconds!r} is no time") from None
+    if not EARLIEST <= moment <= now + MAX_CLOCK_AHEAD:
+        raise Unbookable(f"started_at {moment.isoformat()} is not between {EARLIEST.date()} and tomorrow")
+    return moment
+
+
+def _duration(value: float, name: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        raise Unbookable(f"{name} {value!r} is no duration")
+    return value
+
+
+def _tokens(value: int, name: str) -> int:
+    if not 0 <= value <= MAX_TOKENS:
+        raise Unbookable(f"{name} {value} is not between 0 and 2^53")
+    return value

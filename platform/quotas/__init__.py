@@ -1,0 +1,1 @@
+"""How much capacity a tenant may hold, and the one check that everything which takes some passes."""

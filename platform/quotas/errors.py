@@ -1,0 +1,43 @@
+"""Errors of this room: :class:`kernel.errors.QuotaExceeded`, with sentences made here."""
+
+from kernel import errors
+from quotas.amount import Amount, Kind, Line
+
+_UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
+_WORDS = {Kind.HBM_BYTES: "device memory", Kind.REPLICAS: "replicas", Kind.STORAGE_BYTES: "storage"}
+
+
+def exceeded(line: Line, asked: Amount) -> errors.QuotaExceeded:
+    """The refusal of ``asked``: which quota, its limit, what is used, and what would help."""
+    what = _WORDS[line.kind]
+    sentence = (
+        f"This needs {describe(line.kind, asked)} of {what}; the tenant's quota is {describe(line.kind, line.limit)}, "
+        f"of which {describe(line.kind, line.used)} is in use and {describe(line.kind, line.left)} is left. "
+        f"{_REMEDIES[line.kind]} or ask a platform admin for a larger quota."
+    )
+    data = {
+        "quota": line.kind.value,
+        "limit": line.limit.as_number(),
+        "used": line.used.as_number(),
+        "asked": asked.as_number(),
+    }
+    return errors.QuotaExceeded(sentence, data=data)
+
+
+_REMEDIES = {
+    Kind.HBM_BYTES: "Stop a deployment, choose a smaller model or context,",
+    Kind.REPLICAS: "Scale another deployment down",
+    Kind.STORAGE_BYTES: "Archive versions that are no longer needed",
+}
+
+
+def describe(kind: Kind, amount: Amount) -> str:
+    """``amount`` for people: ``1.5 GiB``, ``3``, ``unlimited``."""
+    if amount.number is None:
+        return "unlimited"
+    if kind is Kind.REPLICAS:
+        return str(amount.number)
+    for size, unit in _UNITS:
+        if amount.number >= size:
+            return f"{amount.number / size:.4g} {unit}"
+    return f"{amount.number} bytes"
