@@ -68,7 +68,7 @@ def tenants_of(actor: Actor) -> list[Tenant]:
     if actor.is_platform_admin:
         return list(Tenant.objects.all())
     if actor.kind is ActorKind.KEY:
-        return list(Tenant.objects.filter(id=actor.tenant_id))
+        return list(Tenant.objects.filter(id__in=[actor.tenant_id] if actor.tenant_id else []))
     return list(Tenant.objects.filter(id__in=[tenant_id for tenant_id, _ in actor.roles]))
 
 

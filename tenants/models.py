@@ -15,8 +15,9 @@ from kernel import ids
 from kernel.scope import ScopedManager
 from tenants.roles import Role
 
+SLUG_PATTERN = r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z"
 SLUG = RegexValidator(
-    r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$",
+    SLUG_PATTERN,
     _("Use 1 to 40 lower-case letters, digits and hyphens; begin and end with a letter or digit."),
 )
 
@@ -47,7 +48,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     language = models.CharField(max_length=12, blank=True)
     theme = models.CharField(max_length=8, blank=True)
 
-    objects: ClassVar[UserManager] = UserManager()  # type: ignore[assignment]
+    objects: ClassVar[UserManager] = UserManager()
 
     USERNAME_FIELD = "email"
     EMAIL_FIELD = "email"

@@ -1,6 +1,7 @@
 """Verbs on tenants, members and secrets: each is one transaction of check, change, audit and generation."""
 
 import datetime
+import re
 import uuid
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from ledger import generations, hints
 from ledger.record import record
 from tenants import access
 from tenants.errors import KeyRevoked, LastOwner, SlugTaken
-from tenants.models import SLUG, ApiKey, KeyKind, KeyScope, Member, Tenant, User, UserToken
+from tenants.models import SLUG, SLUG_PATTERN, ApiKey, KeyKind, KeyScope, Member, Tenant, User, UserToken
 from tenants.roles import Permission, Role
 
 PLAYGROUND_KEY_LIFETIME = datetime.timedelta(minutes=15)
@@ -28,7 +29,7 @@ def digest_of(text: str) -> str:
 def create_tenant(*, actor: Actor, slug: str, name: str, owner: User | None = None) -> Tenant:
     """Make a tenant; platform admins only. ``owner`` becomes its first member."""
     access.require_platform_admin(actor)
-    if not SLUG.regex.match(slug):
+    if not re.match(SLUG_PATTERN, slug):
         raise errors.InvalidInput(str(SLUG.message), code="invalid_slug", data={"field": "slug"})
     with transaction.atomic():
         tenant, created = Tenant.objects.get_or_create(slug=slug, defaults={"name": name or slug})

@@ -72,6 +72,7 @@ ASGI_APPLICATION = "controlplane.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "console" / "templates"],  # before allauth's own pages
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -124,6 +125,7 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_TIMEOUT = 2.0
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 4 * 3600}
 CELERY_TASK_TIME_LIMIT = 2 * 3600
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
@@ -153,7 +155,13 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_NAME_OVERRIDES": {},
+    "ENUM_NAME_OVERRIDES": {
+        "MachineKind": "fleet.models.MachineKind",
+        "DeviceKind": "fleet.models.DeviceKind",
+        "NodeState": "fleet.states.NodeState",
+        "DeviceState": "fleet.states.DeviceState",
+        "KeyScope": "tenants.models.KeyScope",
+    },
 }
 
 LANGUAGE_CODE = ENV.language

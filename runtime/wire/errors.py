@@ -11,7 +11,7 @@ class ErrorCode(enum.StrEnum):
     MALFORMED = "malformed"
     UNAUTHENTICATED = "unauthenticated"
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"
-    TOKEN_USED = "token_used"
+    TOKEN_USED = "token_used"  # noqa: S105  (a code, not a token)
     REMOVED = "removed"
     STALE_GENERATION = "stale_generation"
     NOT_FOUND = "not_found"

@@ -80,4 +80,3 @@ class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pid: int
     started: float
-

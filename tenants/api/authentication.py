@@ -52,7 +52,7 @@ class BearerAuthentication(authentication.BaseAuthentication):
 class SessionAuthentication(authentication.SessionAuthentication):
     """The console's session cookie, with CSRF checked."""
 
-    def authenticate(self, request: Request) -> tuple[Caller, None] | None:  # type: ignore[override]
+    def authenticate(self, request: Request) -> tuple[Caller, None] | None:
         found = super().authenticate(request)
         if found is None:
             return None

@@ -34,7 +34,7 @@ class PlatformView(generics.GenericAPIView[Any]):
     @property
     def actor(self) -> Actor:
         """Who calls."""
-        caller = self.request.user
+        caller: object = self.request.user
         assert isinstance(caller, Caller)
         return caller.actor
 

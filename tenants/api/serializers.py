@@ -36,7 +36,7 @@ class MembershipOut(serializers.Serializer[Any]):
 
 class MeOut(serializers.Serializer[Any]):
     kind = serializers.CharField()
-    label = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]  # a field of the answer, not the field's label
     is_platform_admin = serializers.BooleanField()
     tenants = MembershipOut(many=True)
 

@@ -6,7 +6,6 @@ Keyset paging over the primary key: UUIDv7 sorts by creation, so pages do not sh
 import uuid
 from typing import Any
 
-from django.db.models import QuerySet
 from rest_framework import pagination
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,7 +19,7 @@ MAX_LIMIT = 100
 class CursorPages(pagination.BasePagination):
     """Pages newest first by primary key (``order=asc`` reverses)."""
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: Any = None) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         """Return at most ``limit`` rows; remembers whether there are more."""
         query = request.query_params
         limit = _number(query.get("limit"))

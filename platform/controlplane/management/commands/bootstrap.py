@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
-from fleet import services as fleet
-from fleet.models import JoinKind
+from fleet import joining
+from fleet.models import MachineKind
 from kernel import actors
 from tenants import services
 from tenants.models import KeyScope, Tenant, User
@@ -35,9 +35,9 @@ class Command(BaseCommand):
         actor = actors.system("bootstrap")
         with transaction.atomic():
             facts = self._people(actor)
-            for kind in JoinKind:
+            for kind in MachineKind:
                 facts[f"{kind}_join_token"] = (
-                    fleet.create_join_token(actor=actor, kind=kind, name=f"first {kind}")[1]
+                    joining.create_join_token(actor=actor, kind=kind, name=f"first {kind}")[1]
                     if options["join_tokens"]
                     else None
                 )
