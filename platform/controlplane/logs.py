@@ -49,3 +49,6 @@ def configure(config: dict[str, Any]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(config.get("level", "INFO"))
     logging.getLogger("django.request").setLevel(logging.ERROR)
+    # A line per beat of every loop would bury what matters; a task that fails is logged above this level.
+    for name in ("celery.app.trace", "celery.worker.strategy", "celery.beat", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""Millpond on one machine by one command: servers from wheels, one supervisor, no service to install."""

