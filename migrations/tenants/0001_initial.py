@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
             name='Tenant',
             fields=[
                 ('id', models.UUIDField(default=kernel.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?$', 'Use 1 to 40 lower-case letters, digits and hyphens; begin and end with a letter or digit.')])),
+                ('slug', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\\Z', 'Use 1 to 40 lower-case letters, digits and hyphens; begin and end with a letter or digit.')])),
                 ('name', models.CharField(max_length=120)),
                 ('prefix_salt', models.CharField(default=tenants.models.new_salt, editable=False, max_length=32)),
                 ('suspended_at', models.DateTimeField(blank=True, null=True)),

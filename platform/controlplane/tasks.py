@@ -15,3 +15,4 @@ def drain_outbox() -> None:
 def housekeeping() -> None:
     """Forget what has had its time."""
     idempotency.forget_old()
+    outbox.forget_done()

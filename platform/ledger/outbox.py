@@ -21,6 +21,7 @@ _handlers: dict[str, Handler] = {}
 _wakers: list[Callable[[], None]] = []
 
 MAX_BACKOFF_SECONDS = 600
+KEEP_DONE = datetime.timedelta(days=1)
 
 
 def handles(topic: str) -> Callable[[Handler], Handler]:
@@ -83,3 +84,8 @@ def _handle(message: OutboxMessage) -> int:
     message.done_at = clock.now()
     message.save(update_fields=["done_at"])
     return 1
+
+
+def forget_done() -> int:
+    """Delete messages that were handled more than a day ago; return how many."""
+    return OutboxMessage.objects.filter(done_at__lt=clock.now() - KEEP_DONE).delete()[0]

@@ -135,11 +135,19 @@ def _leaving(replica: ReplicaView) -> bool:
     return replica.node_state in (NodeState.DRAINING, NodeState.DRAINED) and replica.state in RUNNING_ON_NODE
 
 
+def _has_node(replica: ReplicaView) -> bool:
+    return replica.node_state not in ("", NodeState.REMOVED)
+
+
+def _serves(replica: ReplicaView) -> bool:
+    return replica.state in SERVING and _has_node(replica)
+
+
 def _leave(leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], target: int) -> list[Step]:
     """Drain what must leave its node, as far as ready successors (or an accepted gap) allow."""
-    serving = [replica for replica in leaving if replica.state in SERVING]
-    must_stay = max(target - sum(1 for replica in staying if replica.state in SERVING), 0)
-    going = [replica for replica in leaving if replica.state not in SERVING or replica.node_accepts_gap]
+    serving = [replica for replica in leaving if _serves(replica)]
+    must_stay = max(target - sum(1 for replica in staying if _serves(replica)), 0)
+    going = [replica for replica in leaving if not _serves(replica) or replica.node_accepts_gap]
     patient = [replica for replica in _first_to_go(serving) if not replica.node_accepts_gap]
     going += patient[: max(len(patient) - must_stay, 0)]
     return [Step(replica.id, Do.DRAIN, "NodeDraining", "Its node is being drained.") for replica in going]
@@ -148,7 +156,7 @@ def _leave(leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], targe
 def _first_to_go(replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
     """Not ready before ready, newest before oldest (ids sort by creation)."""
     newest = sorted(replicas, key=lambda replica: replica.id, reverse=True)
-    return sorted(newest, key=lambda replica: _RANK.get(replica.state, 1))
+    return sorted(newest, key=lambda replica: _RANK.get(replica.state, 1) if _has_node(replica) else 0)
 
 
 _RANK: Final = {

@@ -51,3 +51,16 @@ def test_a_failing_message_backs_off_and_is_never_dropped(seen: list[Any]) -> No
     with clock.frozen(clock.now() + datetime.timedelta(seconds=3)):
         assert outbox.drain() == 1
     assert seen == [1, 1]
+
+
+def test_what_is_done_is_forgotten_after_a_day_and_nothing_else(seen: list[Any]) -> None:
+    with transaction.atomic():
+        outbox.emit("tests.topic", {"n": 1})
+    outbox.drain()
+    with transaction.atomic():
+        outbox.emit("tests.topic", {"n": 2, "fail": 99})
+    outbox.drain()
+    assert outbox.forget_done() == 0
+    with clock.frozen(clock.now() + datetime.timedelta(days=2)):
+        assert outbox.forget_done() == 1
+    assert OutboxMessage.objects.get().payload["n"] == 2

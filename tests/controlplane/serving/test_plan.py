@@ -65,6 +65,12 @@ def steps(replicas, target, deleting=False):
         ),
         pytest.param([replica(1, "ready", "cordoned")], 1, {}, 0, id="a cordoned node goes on"),
         pytest.param(
+            [replica(1, "ready"), replica(2, "ready", "removed")], 1, {2: "lose"}, 0, id="the lost one goes first"
+        ),
+        pytest.param(
+            [replica(1, "ready", "draining"), replica(2, "ready", "removed")], 1, {2: "lose"}, 0, id="no successor"
+        ),
+        pytest.param(
             [replica(1, "stopped", age=datetime.timedelta(hours=2)), replica(2, "stopped")], 0, {1: "forget"}, 0,
             id="old rows are forgotten",
         ),
