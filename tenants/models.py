@@ -143,7 +143,8 @@ class ApiKey(models.Model):
     digest = models.CharField(max_length=64, unique=True)
     last4 = models.CharField(max_length=4)
     scopes = ArrayField(models.CharField(max_length=16, choices=KeyScope), default=list)
-    allowed_endpoints = ArrayField(models.CharField(max_length=82), default=list, blank=True)
+    # Names as the tenant calls them: "chat", or "owner/chat" for a granted endpoint. Empty: all.
+    allowed_endpoints = ArrayField(models.CharField(max_length=128), default=list, blank=True)
     requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
     tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
     max_parallel_requests = models.PositiveIntegerField(null=True, blank=True)

@@ -6,5 +6,7 @@ services.ensure()
 
 from controlplane.settings import *  # noqa: E402, F403
 
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405  (WhiteNoise warns without it)
+
 # Hashing passwords slowly is the product's duty, not the tests'.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(max_length=64, unique=True)),
                 ('last4', models.CharField(max_length=4)),
                 ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('inference', 'Inference'), ('manage', 'Manage')], max_length=16), default=list, size=None)),
-                ('allowed_endpoints', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=82), blank=True, default=list, size=None)),
+                ('allowed_endpoints', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('requests_per_minute', models.PositiveIntegerField(blank=True, null=True)),
                 ('tokens_per_minute', models.PositiveIntegerField(blank=True, null=True)),
                 ('max_parallel_requests', models.PositiveIntegerField(blank=True, null=True)),

@@ -142,6 +142,7 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "kernel.api.problems.handle",
     "UNAUTHENTICATED_USER": None,
+    "NUM_PROXIES": 0,  # throttles count the peer, not what X-Forwarded-For claims
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Millpond",

@@ -1,6 +1,7 @@
 """The table that gateways serve from, from the rows, in one consistent read."""
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 
 from django.conf import settings
 from django.db.models import Prefetch
@@ -21,9 +22,12 @@ def read_table() -> RouteTable:
     """The whole table, with the counter that stands for exactly this."""
     with consistent.reading(), scope.all_tenants():
         generation = generations.current(generations.ROUTES)
-        tenants = [_tenant(row) for row in Tenant.objects.order_by("id")]
-        keys = [_key(row) for row in live_inference_keys().order_by("id")]
-        endpoints = [_endpoint(row) for row in _endpoints()]
+        owners = list(Tenant.objects.order_by("id"))
+        found = _endpoints()
+        called = called_names(found, owners)
+        tenants = [_tenant(row) for row in owners]
+        keys = [_key(row, called) for row in live_inference_keys().order_by("id")]
+        endpoints = [_endpoint(row) for row in found]
     return RouteTable(
         generation=generation,
         issued_at=clock.now().timestamp(),
@@ -65,13 +69,24 @@ def _tenant(row: Tenant) -> TenantEntry:
     )
 
 
-def _key(row: ApiKey) -> KeyEntry:
+def called_names(endpoints: Sequence[Endpoint], tenants: Sequence[Tenant]) -> dict[tuple[uuid.UUID, str], str]:
+    """(caller's tenant, the name it calls an endpoint by) → endpoint id."""
+    slugs = {tenant.id: tenant.slug for tenant in tenants}
+    names = {(row.tenant_id, row.name): str(row.id) for row in endpoints}
+    for row in endpoints:
+        for grant in row.grants.all():
+            names[(grant.tenant_id, f"{slugs[row.tenant_id]}/{row.name}")] = str(row.id)
+    return names
+
+
+def _key(row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str]) -> KeyEntry:
+    """A name that stands for nothing now is passed on as it is: it matches no endpoint, and the list stays a limit."""
     return KeyEntry(
         id=str(row.id),
         digest=row.digest,
         tenant_id=str(row.tenant_id),
         expires_at=row.expires_at.timestamp() if row.expires_at else None,
-        allowed_endpoints=list(row.allowed_endpoints),
+        allowed_endpoints=[called.get((row.tenant_id, name), name) for name in row.allowed_endpoints],
         limits=_limits(row),
         kind=row.kind,
     )

@@ -100,7 +100,11 @@ class KeyIn(serializers.Serializer[Any]):
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
     allowed_endpoints = serializers.ListField(
-        child=serializers.CharField(max_length=82), required=False, default=list, max_length=100
+        child=serializers.CharField(max_length=128),
+        required=False,
+        default=list,
+        max_length=100,
+        help_text="Names as the tenant calls them; empty means all.",
     )
     requests_per_minute = serializers.IntegerField(
         required=False, allow_null=True, default=None, min_value=1, max_value=10**9

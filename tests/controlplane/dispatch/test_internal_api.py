@@ -138,6 +138,20 @@ def test_the_table_holds_tenants_keys_and_limits(tenant):
     assert (after.keys, after.generation > table.generation) == ([], True)
 
 
+def test_a_keys_endpoints_are_named_as_its_tenant_calls_them(tenant):
+    actor = actors.system("tests")
+    other = make_tenant("other")
+    own = services.create_endpoint(actor=actor, tenant=tenant, name="chat")
+    theirs = services.create_endpoint(actor=actor, tenant=other, name="chat")
+    services.grant(actor=actor, tenant=other, endpoint=theirs, to=tenant)
+    tenancy.create_api_key(
+        actor=actor, tenant=tenant, name="k", scopes=["inference"],
+        allowed_endpoints=["chat", "other/chat", "not-made-yet"],
+    )  # fmt: skip
+    (entry,) = gateway().routes().keys
+    assert entry.allowed_endpoints == [str(own.id), str(theirs.id), "not-made-yet"]
+
+
 def test_degraded_replicas_serve_only_when_no_ready_one_does(tenant, version):
     node, gate = agent(), gateway()
     deploy(tenant, version, replicas=2)

@@ -3,6 +3,7 @@
 import datetime
 
 import pytest
+from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from kernel import clock, scope
@@ -187,3 +188,16 @@ def test_a_suspended_tenant_can_be_read_but_not_changed() -> None:
     assert client.get(f"/api/v1/tenants/{tenant.slug}/keys").status_code == 200
     answer = client.post(f"/api/v1/tenants/{tenant.slug}/keys", {"name": "x"}, format="json")
     assert answer.json()["code"] == "tenant_suspended"
+
+
+def test_guessing_passwords_is_slowed_down_whatever_the_forwarded_header_says() -> None:
+    cache.clear()
+    body = {"email": make_user().email, "password": "wrong"}
+    answers = [
+        APIClient().post("/api/v1/login", body, format="json", HTTP_X_FORWARDED_FOR=f"10.0.0.{number}")
+        for number in range(11)
+    ]
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429]
+    assert answers[-1]["Content-Type"] == "application/problem+json"
+    assert int(answers[-1]["Retry-After"]) >= 1
+    cache.clear()
