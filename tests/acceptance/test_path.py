@@ -166,6 +166,16 @@ def test_a_revoked_key_is_refused(stack: Stack) -> None:
     eventually(lambda: _code(stack, made["key"], "tiny") == 401, "the key is refused", 20)
 
 
+def test_a_key_may_be_limited_to_endpoints(stack: Stack) -> None:
+    client = stack.rest(stack.credentials["manage_key"])
+    keys = {
+        name: client.post("/tenants/demo/keys", json={"name": name, "allowed_endpoints": [name]}).json()["key"]
+        for name in ("tiny", "elsewhere")
+    }
+    eventually(lambda: answers(stack, keys["tiny"]), "the key for this endpoint works", 20)
+    assert _code(stack, keys["elsewhere"], "tiny") == 404
+
+
 def test_usage_is_what_the_engine_counted_once(stack: Stack) -> None:
     client = stack.rest(stack.credentials["manage_key"])
     made = client.post("/tenants/demo/keys", json={"name": "metered"}).json()

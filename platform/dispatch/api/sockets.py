@@ -1,5 +1,6 @@
 """WebSockets that carry hints to agents and gateways: "something changed, read again", and nothing else."""
 
+import abc
 from typing import Any, ClassVar
 
 from channels.db import database_sync_to_async
@@ -13,32 +14,32 @@ from runtime.wire import codec
 from runtime.wire.joining import Hint
 
 
-class HintsConsumer(AsyncWebsocketConsumer):
+class HintsConsumer(AsyncWebsocketConsumer, abc.ABC):
     """Joins the group of its machine's counter and forwards each new value; the current one comes first."""
 
     topic: ClassVar[str] = ""
     group = ""
 
+    @abc.abstractmethod
     def counter(self, header: str) -> str:
         """The name of the counter that the credential in ``header`` may watch; raises :class:`PlatformError`."""
-        raise NotImplementedError
 
     async def connect(self) -> None:
         """Authenticate by header; a machine that is not known is refused before the handshake ends."""
         try:
-            counter, value = await database_sync_to_async(self._enter)()
+            counter = await database_sync_to_async(self._enter)()
         except PlatformError:
             await self.close()
             return
         self.group = hints.group_of(counter)
         await self.channel_layer.group_add(self.group, self.channel_name)
         await self.accept()
-        await self._say(value)
+        # Read only now: a change before this is in the number, one after it comes as a hint.
+        await self._say(await database_sync_to_async(generations.current)(counter))
 
-    def _enter(self) -> tuple[str, int]:
+    def _enter(self) -> str:
         headers = {name.lower(): value for name, value in self.scope["headers"]}
-        counter = self.counter(headers.get(b"authorization", b"").decode("latin-1"))
-        return counter, generations.current(counter)
+        return self.counter(headers.get(b"authorization", b"").decode("latin-1"))
 
     async def disconnect(self, code: int) -> None:
         """Leave the group."""

@@ -71,10 +71,11 @@ class DeploymentView(OnDeployment):
         responses={202: DeploymentDetailOut},
     )
     def delete(self, request: Request, tenant: str, deployment_id: Any) -> Response:
-        found = self.found(Permission.DEPLOY)
-        done = services.delete_deployment(actor=self.actor, tenant=self.tenant, deployment=found)
-        found.state, found.generation = done.state, done.generation  # the row is gone already when nothing ran
-        return Response(detail_body(selectors.deployment_detail(found)), status=202)
+        # The row is gone already when nothing ran: answer from what the service returns.
+        done = services.delete_deployment(
+            actor=self.actor, tenant=self.tenant, deployment=self.found(Permission.DEPLOY)
+        )
+        return Response(detail_body(selectors.deployment_detail(done)), status=202)
 
 
 class DeploymentsView(TenantView):

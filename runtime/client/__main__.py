@@ -1,0 +1,3 @@
+from runtime.client.main import main
+
+main()

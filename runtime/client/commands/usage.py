@@ -1,0 +1,65 @@
+"""usage, quota: what was used, and what may be held."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from runtime.client import output
+from runtime.client import session as sessions
+from runtime.client.output import field
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(usage)
+    app.command()(quota)
+
+
+def usage(
+    ctx: typer.Context,
+    by: Annotated[str, typer.Option(help="day, hour, key, endpoint, model, or caller (of your endpoints).")] = "day",
+    since: Annotated[str, typer.Option("--from", help="Beginning, an ISO time; default: seven days ago.")] = "",
+    until: Annotated[str, typer.Option("--to", help="End, an ISO time; default: now.")] = "",
+) -> None:
+    """Show requests and tokens."""
+    session = sessions.of(ctx)
+    query = {"group_by": by, **({"from": since} if since else {}), **({"to": until} if until else {})}
+    answer = session.api.get(session.path("usage"), query)
+    if session.output.form == "json":
+        session.output.json(answer)
+        return
+    rows = answer["rows"]
+    if rows and session.output.form == "table":
+        rows = [*rows, {"label": "total", **answer["totals"]}]
+    numbers = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens")
+    session.output.rows(
+        rows,
+        [
+            (by, field("label")),
+            *((name.replace("_", " "), lambda row, name=name: output.count(row[name])) for name in numbers),
+        ],
+        empty=f"Nothing was used between {answer['from']} and {answer['to']}.",
+    )
+
+
+def quota(ctx: typer.Context) -> None:
+    """Show what the tenant holds and may hold."""
+    session = sessions.of(ctx)
+    rows = session.api.get(session.path("quota"))["items"]
+
+    def shown(row: Mapping[str, object], name: str) -> str:
+        number = row[name]
+        if number == -1:
+            return "unlimited"
+        return output.size(number) if str(row["quota"]).endswith("_bytes") else output.count(number)
+
+    session.output.rows(
+        rows,
+        [
+            ("quota", field("quota")),
+            ("used", lambda row: shown(row, "used")),
+            ("limit", lambda row: shown(row, "limit")),
+        ],
+        empty="No quotas.",
+    )

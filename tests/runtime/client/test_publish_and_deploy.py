@@ -1,0 +1,157 @@
+"""From a folder on disk to a deployment that serves, as a person does it."""
+
+from catalog.models import ModelVersion, Upload
+from kernel import scope
+from ledger.models import AuditEvent
+from runtime.client import tus
+from tests.build import catalog
+
+
+def versions():
+    with scope.all_tenants():
+        return list(ModelVersion.objects.order_by("id"))
+
+
+def test_a_folder_becomes_a_ready_version(signed_in, shell, folder):
+    said = shell("upload", folder, "--model", "demo", "--description", "the first", "-o", "json")
+    assert (said.json["state"], said.json["number"], said.json["description"]) == ("ready", 1, "the first")
+    assert "training_args.bin" in said.err
+    assert {file["path"] for file in said.json["files"]} == set(catalog.huggingface())
+    assert [row["name"] for row in shell("models", "-o", "json").json] == ["demo"]
+    assert shell("versions", "demo", "-o", "json").json[0]["number"] == 1
+
+
+def test_the_audit_says_that_it_came_by_the_command_line(signed_in, shell, folder):
+    shell("upload", folder)
+    assert set(AuditEvent.objects.filter(subject_kind="model").values_list("way", flat=True)) == {"cli"}
+    assert shell("models", "-o", "json").json[0]["name"] == "small-model"
+
+
+def test_a_second_upload_is_the_next_version(signed_in, shell, folder):
+    shell("upload", folder, "-m", "demo")
+    assert shell("upload", folder, "-m", "demo", "-o", "json").json["number"] == 2
+
+
+def test_a_gguf_file_is_uploaded_alone(signed_in, shell, tmp_path):
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(catalog.gguf())
+    assert shell("upload", file, "-o", "json").json["format"] == "gguf"
+
+
+def test_a_rejected_version_says_why(signed_in, shell, folder):
+    (folder / "tokenizer.json").unlink()
+    said = shell("upload", folder, "-m", "demo", want=6)
+    assert "MissingTokenizer" in said.err
+    assert versions()[0].state == "rejected"
+
+
+def test_an_interrupted_upload_goes_on_with_the_same_version(signed_in, shell, folder, monkeypatch):
+    monkeypatch.setattr(tus, "PIECE_BYTES", 1000)
+    sent = []
+    whole = tus.Uploader._send_piece
+
+    def interrupted(self, url, file, offset, job):
+        if len(sent) == 3:
+            raise KeyboardInterrupt
+        sent.append(url)
+        return whole(self, url, file, offset, job)
+
+    monkeypatch.setattr(tus.Uploader, "_send_piece", interrupted)
+    shell("upload", folder, "-m", "demo", want=130)
+    with scope.all_tenants():
+        begun = set(Upload.objects.filter(state="open").values_list("id", flat=True))
+    monkeypatch.setattr(tus.Uploader, "_send_piece", whole)
+    said = shell("upload", folder, "-m", "demo", "-o", "json")
+    assert "Going on with demo:1" in said.err
+    assert (said.json["state"], len(versions())) == ("ready", 1)
+    with scope.all_tenants():
+        assert set(Upload.objects.filter(id__in=begun).values_list("state", flat=True)) <= {"complete"}
+
+
+def test_what_is_no_model_is_refused_before_anything_is_sent(signed_in, shell, tmp_path):
+    empty, text = tmp_path / "empty", tmp_path / "a.txt"
+    empty.mkdir()
+    text.write_text("x")
+    assert "does not exist" in shell("upload", tmp_path / "nothing", want=2).err
+    assert "no .gguf" in shell("upload", text, want=2).err
+    assert "no .safetensors or .gguf" in shell("upload", empty, want=2).err
+    assert versions() == []
+
+
+def test_deploy_waits_until_it_serves_and_the_deployment_can_be_steered(signed_in, shell, folder):
+    signed_in.worker.join_agent(name="mill-1")
+    shell("upload", folder, "-m", "demo")
+    said = shell("deploy", "demo", "--endpoint", "chat", "--wait", "-o", "json")
+    assert (said.json["ready_replicas"], said.json["state"]) == (1, "ready")
+    assert "Fits" in said.err
+    ident = said.json["id"]
+    listed = shell("status", "-o", "json").json
+    assert [(row["endpoint"], row["model"], row["version"]) for row in listed] == [("chat", "demo", 1)]
+    for name in ("chat", ident, ident[:8], ident[-6:]):
+        assert shell("status", name, "-o", "json").json["id"] == ident
+    assert "mill-1" in shell("status", "chat").out
+    for words in (["status", "-w"], ["status", "chat", "--watch"]):
+        with shell.interrupted_at_the_next_pause():
+            assert "demo:1" in shell(*words).out
+    assert shell("scale", "chat", "2", "-o", "json").json["desired_replicas"] == 2
+    assert shell("stop", "chat", "-o", "json").json["wanted"] == "stopped"
+    assert shell("start", "chat", "-o", "json").json["wanted"] == "running"
+    shell("logs", "chat")
+    shell("delete", "chat", "--yes", "--wait")
+    assert "millpond deploy" in shell("status").err
+
+
+def test_deploying_an_alias_and_a_number(signed_in, shell, folder):
+    signed_in.worker.join_agent()
+    shell("upload", folder, "-m", "demo")
+    shell("alias", "demo:1", "champion")
+    for reference in ("demo:1", "demo@champion", "demo:champion"):
+        shell("deploy", reference, "-e", "e-" + reference.split("demo")[1][1:], "--no-wait")
+    assert {row["version"] for row in shell("status", "-o", "json").json} == {1}
+
+
+def test_what_fits_nowhere_is_not_deployed_unless_asked_for(signed_in, shell, folder):
+    shell("upload", folder, "-m", "demo")
+    said = shell("deploy", "demo", want=6)
+    assert "fits on no device" in said.err
+    assert shell("status", "-o", "json").json == []
+    shell("fit", "demo", want=6)
+    shell("deploy", "demo", "--anyway", "--no-wait")
+    assert shell("status", "-o", "json").json[0]["ready_replicas"] == 0
+
+
+def test_fit_shows_every_device(signed_in, shell, folder):
+    signed_in.worker.join_agent(name="mill-1")
+    shell("upload", folder, "-m", "demo")
+    assert "mill-1" in shell("fit", "demo:1").out
+    assert shell("fit", "demo", "-o", "json").json["fits"]
+
+
+def test_waiting_ends_with_what_is_the_matter(signed_in, shell, folder):
+    shell("upload", folder, "-m", "demo")
+    said = shell("deploy", "demo", "--anyway", "--timeout", "0", want=6)
+    assert "Not there after 0 seconds" in said.err
+
+
+def test_exit_codes_and_sentences(signed_in, shell):
+    for words, code, says in (
+        (("deploy", "nothing"), 4, "no model"),
+        (("deploy", "a:b:"), 2, "names no model"),
+        (("status", "nothing"), 4, "no deployment"),
+        (("versions", "nothing"), 4, "no model"),
+        (("keys", "revoke", "nothing"), 4, "no API key"),
+        (("nodes", "list"), 3, "platform admins"),
+        (("upload",), 2, ""),
+        (("frobnicate",), 2, ""),
+        (("models", "--tenant", "elsewhere"), 4, "no tenant"),
+    ):
+        assert says in shell(*words, want=code).err
+
+
+def test_settings_are_given_by_name(signed_in, shell, folder):
+    signed_in.worker.join_agent()
+    shell("upload", folder, "-m", "demo")
+    shell("deploy", "demo", "--set", "max_num_seqs=4", "--set", "dtype=float32", "--no-wait")
+    assert shell("status", "demo", "-o", "json").json["revision"]["config"]["max_num_seqs"] == 4
+    assert "NAME=VALUE" in shell("deploy", "demo", "--set", "dtype", want=2).err
+    assert "bogus" in shell("deploy", "demo", "--set", "bogus=1", want=1).err
