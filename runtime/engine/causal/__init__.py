@@ -1,0 +1,1 @@
+"""Continuous batching for decoder models: scheduler, sequences and blocks without torch; runner and model with it."""

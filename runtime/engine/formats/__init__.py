@@ -1,0 +1,1 @@
+"""Model files: Hugging Face folders and GGUF files, read into one shape."""

@@ -1,0 +1,1 @@
+"""OpenAI's dialect: reading requests, writing answers. Only here."""

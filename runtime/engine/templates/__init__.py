@@ -1,0 +1,1 @@
+"""Chat templates: programs that came with a model, run where they can be killed."""

@@ -1,0 +1,290 @@
+"""The causal engine with a real tiny model: mixes of requests, tenants, faults."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from runtime.base.clock import FakeClock
+from runtime.engine import errors
+from runtime.engine.causal.scheduler import StepPlan
+from runtime.engine.causal.sequences import FinishReason, SamplingParams
+from runtime.engine.causal.steps import OutOfMemory, StepResult
+from tests.build.engines import GREEDY, LocalEngine, Pending, request, wait_for
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = [[10 + n, 60, 70 + n, 80, 90 + 2 * n][: 2 + n % 4] * (1 + n % 3) for n in range(12)]
+
+
+def test_batch_mates_change_nothing(local: LocalEngine) -> None:
+    hot = SamplingParams(temperature=1.5, seed=5)
+    mixes = [GREEDY, hot, SamplingParams(temperature=0.8, top_p=0.7, top_k=20, seed=9)]
+    wanted = [
+        request(prompt, 12, sampling=mixes[n % 3], seeds=(mixes[n % 3].seed,)) for n, prompt in enumerate(PROMPTS)
+    ]
+    together = [Pending(local.engine, item) for item in wanted]
+    crowd = [pending.tokens() for pending in together]
+    alone = [Pending(local.engine, dataclasses.replace(item, request_id=f"alone-{n}")) for n, item in enumerate(wanted)]
+    for n, pending in enumerate(alone):
+        assert pending.tokens() == crowd[n]
+
+
+def test_seeds_repeat_and_differ(local: LocalEngine) -> None:
+    def draw(seed: int) -> list[int]:
+        sampling = SamplingParams(temperature=1.2)
+        return local.generate([5, 6, 7], 16, sampling=sampling, seeds=(seed,))
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+
+
+def test_choices_of_one_prompt_share_its_prefix(local: LocalEngine) -> None:
+    prompt = list(range(100, 120))
+    pending = local.submit(prompt, 6, n=3, sampling=SamplingParams(temperature=1.0)).wait()
+    first, *others = [choice.sequence for choice in pending.job.choices]
+    assert first.num_cached == 0
+    assert [other.num_cached for other in others] == [16, 16]
+    usage = pending.job.usage()
+    assert (usage.prompt_tokens, usage.completion_tokens) == (20, 18)
+    assert len({tuple(pending.tokens(index)) for index in range(3)}) == 3
+
+
+def test_prefixes_are_shared_inside_a_tenant_only(local: LocalEngine) -> None:
+    prompt = list(range(130, 150))
+    first = local.submit(prompt, salt=b"a").wait()
+    again = local.submit(prompt, salt=b"a").wait()
+    foreign = local.submit(prompt, salt=b"b").wait()
+    assert [p.job.usage().cached_tokens for p in (first, again, foreign)] == [0, 16, 0]
+    assert first.tokens() == again.tokens() == foreign.tokens()
+
+
+def test_stop_strings_and_ends_of_text(local: LocalEngine) -> None:
+    free = local.submit([40, 41, 42], 24)
+    text = free.text()
+    stop = text[8:11]
+    stopped = local.submit([40, 41, 42], 24, stops=(stop,))
+    assert stopped.text() == text[: text.index(stop)]
+    assert stopped.outputs[-1].finish is FinishReason.STOP
+    token = free.tokens()[5]
+    at = free.tokens().index(token)
+    ended = local.submit([40, 41, 42], 24, sampling=SamplingParams(temperature=0.0, stop_token_ids=frozenset({token})))
+    assert ended.tokens() == free.tokens()[: at + 1]
+
+
+@pytest.mark.parametrize("moment", ["queue", "running"])
+def test_cancel_frees_slot_and_blocks_at_once(llama_folder: Path, moment: str) -> None:
+    engine = LocalEngine(llama_folder, max_num_seqs=1)
+    busy = engine.submit([1, 2, 3], 200).started()
+    victim = busy if moment == "running" else engine.submit([4, 5, 6], 100)
+    usage = victim.cancel()
+    assert victim.wait().error.code == "cancelled"
+    if moment == "running":
+        assert usage.prompt_tokens == 3
+        assert usage.completion_tokens >= 1
+        assert (engine.scheduler.num_running, engine.pool.used) == (0, 0)
+    else:
+        assert (usage.prompt_tokens, usage.completion_tokens) == (0, 0)
+        assert engine.scheduler.num_waiting == 0
+        busy.cancel()
+    assert victim.cancel() is None
+    engine.engine.stop()
+    stats = engine.engine.stats()
+    assert (stats.num_requests_running, stats.num_requests_waiting) == (0, 0)
+
+
+def test_a_cancel_between_planning_and_running_hurts_nobody(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder)
+    run, cancelled = engine.runner.run, []
+    victim = engine.submit([1, 2, 3, 4, 5], 40)
+
+    def cancel_first(plan: StepPlan) -> StepResult:
+        if len(plan.work) == 2 and not cancelled:
+            cancelled.append(victim.cancel())
+        return run(plan)
+
+    engine.runner.run = cancel_first  # type: ignore[method-assign]
+    mate = engine.submit([9, 8, 7], 20)
+    assert len(mate.tokens()) == 20
+    assert victim.wait().error.code == "cancelled"
+    assert cancelled
+    assert engine.engine.figures.counters.failed_steps == 0
+    assert engine.pool.used == 0
+    engine.engine.stop()
+
+
+def test_many_users_who_come_and_go_leave_nothing_behind(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, blocks=20, max_num_seqs=5, max_waiting=200)
+    rng = random.Random(1)
+    pending = []
+    for _ in range(60):
+        prompt = [rng.randrange(300) for _ in range(rng.randrange(1, 30))]
+        pending.append(
+            engine.submit(prompt, rng.randrange(1, 20), n=rng.choice([1, 1, 2]), salt=rng.choice([b"a", b"b"]))
+        )
+        if rng.random() < 0.4:
+            rng.choice(pending).cancel()
+    for item in pending:
+        item.wait()
+        assert item.error is None or item.error.code == "cancelled"
+    stats = engine.engine.stats()
+    assert (stats.num_requests_running, stats.num_requests_waiting, engine.engine.num_jobs) == (0, 0, 0)
+    assert engine.pool.used == 0
+    assert engine.engine.figures.counters.failed_steps == 0
+    assert stats.requests_total == 60
+    engine.engine.stop()
+
+
+def test_a_small_pool_gives_the_same_tokens_with_preemptions(llama_folder: Path, local: LocalEngine) -> None:
+    small = LocalEngine(llama_folder, blocks=14, prefix_cache=False)
+    pending = [small.submit(prompt, 30) for prompt in PROMPTS]
+    got = [item.tokens() for item in pending]
+    assert small.scheduler.preemptions_total > 0
+    assert got == [local.generate(prompt, 30) for prompt in PROMPTS]
+    assert small.pool.used == 0
+    small.engine.stop()
+
+
+def test_what_never_fits_is_refused_and_small_ones_run(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, blocks=8)
+    with pytest.raises(errors.InvalidRequest, match=r"36 tokens, the engine has 32"):
+        engine.submit([1] * 20, 16)
+    assert len(engine.generate([1, 2], 4)) == 4
+    engine.engine.stop()
+
+
+def test_a_full_queue_refuses_with_a_time_to_come_back(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, max_num_seqs=1, max_waiting=1)
+    running = engine.submit([1, 2, 3], 250).started()
+    waiting = engine.submit([1, 2, 3], 4)
+    with pytest.raises(errors.Overloaded) as refused:
+        engine.submit([1, 2, 3], 4)
+    assert refused.value.retry_after
+    running.cancel()
+    assert len(waiting.tokens()) == 4
+    engine.engine.stop()
+
+
+def test_a_deadline_ends_a_request_wherever_it_is(llama_folder: Path) -> None:
+    clock = FakeClock()
+    engine = LocalEngine(llama_folder, max_num_seqs=1, clock=clock)
+    running = engine.submit([1, 2, 3], 250, deadline=clock.monotonic() + 5).started()
+    waiting = engine.submit([1, 2, 3], 4, deadline=clock.monotonic() + 3)
+    clock.advance(4)
+    assert waiting.wait().error.code == "deadline_exceeded"
+    assert running.error is None
+    clock.advance(2)
+    assert running.wait().error.code == "deadline_exceeded"
+    assert engine.pool.used == 0
+    engine.engine.stop()
+
+
+class Faults:
+    """Makes chosen steps of an engine fail."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.queue: list[Exception] = []
+        self._run = engine.runner.run
+        engine.runner.run = self.run  # type: ignore[method-assign]
+
+    def run(self, plan: StepPlan) -> StepResult:
+        if self.queue:
+            raise self.queue.pop(0)
+        return self._run(plan)
+
+
+def test_one_step_without_memory_costs_a_step(llama_folder: Path, local: LocalEngine) -> None:
+    engine = LocalEngine(llama_folder)
+    faults = Faults(engine)
+    pending = [engine.submit(prompt, 20) for prompt in PROMPTS[:4]]
+    pending[3].started()
+    faults.queue = [OutOfMemory("no")] * 2
+    assert [item.tokens() for item in pending] == [local.generate(prompt, 20) for prompt in PROMPTS[:4]]
+    assert engine.engine.figures.counters.out_of_memory == 2
+    engine.engine.stop()
+
+
+def test_a_request_that_never_gets_memory_ends_alone(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder)
+    faults = Faults(engine)
+    faults.queue = [OutOfMemory("no")]
+    assert engine.submit([1, 2, 3], 4).wait().error.code == "out_of_memory"
+    assert len(engine.generate([1, 2, 3], 4)) == 4
+    engine.engine.stop()
+
+
+def test_a_broken_step_fails_its_requests_and_the_engine_lives(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder)
+    faults = Faults(engine)
+    faults.queue = [RuntimeError("a kernel broke")]
+    assert engine.submit([1, 2, 3], 4).wait().error.code == "step_failed"
+    assert len(engine.generate([1, 2, 3], 4)) == 4
+    faults.queue = [RuntimeError("again")] * 3
+    for _ in range(3):
+        assert engine.submit([1, 2, 3], 4).wait().error is not None
+    wait_for(lambda: engine.fatal)
+    assert "again" in engine.fatal[0]
+
+
+def test_numbers_that_are_not_finite_end_one_request_and_spoil_nothing(llama_folder: Path, local: LocalEngine) -> None:
+    engine = LocalEngine(llama_folder, prefix_cache=False)
+    forward = engine.model.forward
+
+    def break_long(batch, cache):  # type: ignore[no-untyped-def]
+        hidden = forward(batch, cache)
+        if int(batch.positions.max()) == 10:
+            broken = batch.positions == 10
+            cache.data[:, :, :, batch.attention.slots[broken]] = float("nan")
+            hidden[batch.positions[batch.rows] == 10] = float("nan")
+        return hidden
+
+    engine.model.forward = break_long  # type: ignore[method-assign]
+    victim = engine.submit([1, 2, 3], 30)
+    mate = engine.submit([9, 8], 6)
+    assert victim.wait().error.code == "non_finite_logits"
+    assert mate.tokens() == local.generate([9, 8], 6)
+    assert engine.pool.used == 0
+    assert bool(torch.isfinite(engine.runner.cache.data).all())
+    engine.engine.stop()
+
+
+def test_watermarks_close_admission_and_preempt(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, blocks=64)
+    total = engine.engine.ledger().total_bytes
+    engine.probe.unaccounted = int(total * 0.9)
+    pending = [engine.submit(prompt, 30) for prompt in PROMPTS[:4]]
+    results = [item.tokens() for item in pending]
+    assert all(len(tokens) == 30 for tokens in results)  # one after the other, but all of them
+    assert not engine.engine.stats().admission_open
+    engine.probe.unaccounted = 0
+    wait_for(lambda: engine.engine.stats().admission_open)
+    engine.engine.stop()
+
+
+def test_the_ledger_adds_up_and_idle_means_zero(local: LocalEngine) -> None:
+    pending = local.submit([1, 2, 3], 100).started()
+    during = local.engine.ledger()
+    assert during.kv_used_bytes == during.kv_blocks_used * during.kv_total_bytes // during.kv_blocks_total > 0
+    pending.cancel()
+    after = local.engine.ledger()
+    assert after.kv_blocks_used == 0
+    assert after.kv_blocks_cached + local.pool.free == after.kv_blocks_total
+    assert after.weights_bytes + after.kv_used_bytes == after.level_bytes
+    stats = local.engine.stats()
+    assert (stats.num_requests_running, stats.num_requests_waiting) == (0, 0)
+
+
+def test_prompt_log_probabilities_match_the_model(local: LocalEngine) -> None:
+    prompt = [20, 30, 40, 50, 60, 70]
+    sampling = SamplingParams(temperature=0.0, top_logprobs=2, prompt_logprobs=True)
+    pending = local.submit(prompt, 0, sampling=sampling).wait()
+    scored = pending.job.prompt_logprobs[0]
+    assert sorted(scored) == [1, 2, 3, 4, 5]
+    follow = local.submit(prompt[:3], 1, sampling=SamplingParams(temperature=0.0, top_logprobs=20)).wait()
+    top = dict(follow.outputs[0].pieces[0].top)
+    best = scored[3].top[0]
+    assert top[best[0]] == pytest.approx(best[1], abs=1e-4)
+    assert pending.outputs[-1].finish is FinishReason.LENGTH
+    assert pending.tokens() == []
