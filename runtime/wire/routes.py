@@ -16,7 +16,8 @@ class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One live API key with the ``inference`` scope. ``digest`` is the keyed hash (hex) of the full key.
 
-    ``expires_at`` is a Unix time in seconds. ``allowed_endpoints`` holds endpoint ids; empty means all that the tenant may call.
+    ``expires_at`` is a Unix time in seconds. ``allowed_endpoints`` holds endpoint ids; empty means all that the tenant
+    may call.
     ``kind`` is ``key`` or ``playground`` (short-lived, minted for a signed-in user).
     """
 

@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 
 
-class BearerScheme(OpenApiAuthenticationExtension):
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its metaclass hook has no types
     """A user token (``mpu_…``) or an API key with the scope ``manage`` (``mp_…``)."""
 
     target_class = "tenants.api.authentication.BearerAuthentication"
@@ -15,7 +15,7 @@ class BearerScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer", "description": self.__doc__}
 
 
-class SessionScheme(OpenApiAuthenticationExtension):
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """The console's session cookie; changes also need the CSRF token."""
 
     target_class = "tenants.api.authentication.SessionAuthentication"

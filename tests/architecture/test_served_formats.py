@@ -1,4 +1,4 @@
-"""The catalog says what may be served, the engine serves it; neither may import the other, so the lists are compared."""
+"""The catalog says what may be served, the engine serves it; neither imports the other, so their lists are compared."""
 
 import dataclasses
 
