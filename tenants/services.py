@@ -56,7 +56,7 @@ def set_member(*, actor: Actor, tenant: Tenant, user: User, role: Role) -> Membe
     if role is Role.OWNER:
         access.require(actor, Permission.MANAGE_TENANT, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
-        Tenant.objects.select_for_update().get(id=tenant.id)
+        Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         member = Member.objects.filter(user=user).first()
         if member is not None and member.role == Role.OWNER:
             access.require(actor, Permission.MANAGE_TENANT, tenant.id)
@@ -71,6 +71,7 @@ def set_member(*, actor: Actor, tenant: Tenant, user: User, role: Role) -> Membe
             subject_label=user.email,
             data={"role": role.value},
         )
+        hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "members"})
     return member
 
 
@@ -78,7 +79,7 @@ def remove_member(*, actor: Actor, tenant: Tenant, member: Member) -> None:
     """Take a user out of a tenant; the last owner stays."""
     access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
-        Tenant.objects.select_for_update().get(id=tenant.id)
+        Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
         if member.role == Role.OWNER:
             access.require(actor, Permission.MANAGE_TENANT, tenant.id)
             _keep_an_owner(tenant, member, None)
@@ -91,6 +92,7 @@ def remove_member(*, actor: Actor, tenant: Tenant, member: Member) -> None:
             subject_label=member.user.email,
         )
         member.delete()
+        hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "members"})
 
 
 def _keep_an_owner(tenant: Tenant, member: Member, role: Role | None) -> None:

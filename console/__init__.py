@@ -1,0 +1,1 @@
+"""The console: pages over the rooms' selectors and services. It holds no rules of its own."""

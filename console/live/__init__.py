@@ -1,0 +1,1 @@
+"""Live updates over WebSocket: hints that something changed, never data."""

@@ -1,0 +1,166 @@
+"""The deploy form: what is to run where, whether it fits now, and the same act as code."""
+
+import dataclasses
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from catalog import configs
+from console import problems, queries
+from console.forms import NumberField, styled
+from console.presenters import samples
+from console.web import Here, done, tenant_page
+from kernel import errors
+from scheduling.fit import fit as dry_run
+from serving import selectors as serving
+from serving import services
+from serving.models import MAX_REPLICAS, MAX_WEIGHT
+from tenants.roles import Permission
+
+_DEFAULT = configs.DEFAULTS
+MAX_SHOWN = 6
+_SETTINGS = (
+    "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
+    "num_threads",
+)  # fmt: skip
+# Fields of errors from below, by the names they have there.
+_FIELD_OF = {
+    "endpoint": "endpoint",
+    "kv_cache_bytes": "kv_cache_gib",
+    "version": "version",
+    "replicas": "replicas",
+    "weight": "weight",
+}
+
+
+class DeployForm(forms.Form):
+    """``version`` is ``model:number``; empty settings mean the engine's own choice."""
+
+    version = forms.ChoiceField(label=gettext_lazy("Version"))
+    endpoint = forms.CharField(label=gettext_lazy("Endpoint"), max_length=80)
+    replicas = NumberField(label=gettext_lazy("Replicas"), min_value=0, max_value=MAX_REPLICAS, initial=1)
+    weight = NumberField(label=gettext_lazy("Share of traffic"), min_value=0, max_value=MAX_WEIGHT, initial=100)
+    dtype = forms.ChoiceField(
+        label=gettext_lazy("Number format"), choices=[(name, name) for name in configs.DTYPE_BYTES]
+    )
+    max_model_len = NumberField(label=gettext_lazy("Context length"), required=False, min_value=0)
+    max_num_seqs = NumberField(label=gettext_lazy("Sequences at once"), min_value=1, initial=_DEFAULT.max_num_seqs)
+    max_num_batched_tokens = NumberField(
+        label=gettext_lazy("Tokens per step"), min_value=16, initial=_DEFAULT.max_num_batched_tokens
+    )
+    kv_cache_gib = forms.FloatField(label=gettext_lazy("KV cache"), required=False, min_value=0)
+    num_threads = NumberField(label=gettext_lazy("CPU threads"), required=False, min_value=0, max_value=256)
+    enable_prefix_cache = forms.BooleanField(label=gettext_lazy("Prefix cache"), required=False, initial=True)
+
+    def __init__(self, *args: Any, versions: list[tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["version"].choices = versions  # type: ignore[attr-defined]
+        styled(self)
+
+    def config(self) -> dict[str, Any]:
+        """The serving config: what differs from the default."""
+        chosen = {}
+        for name in _SETTINGS:
+            value = self.cleaned_data.get(name)
+            if value in (None, "") or value == getattr(_DEFAULT, name, None):
+                continue
+            chosen[name] = value
+        return chosen
+
+    def model_and_number(self) -> tuple[str, str]:
+        """The chosen version."""
+        model, _colon, number = self.cleaned_data["version"].rpartition(":")
+        return model, number
+
+
+def _versions(here: Here) -> list[tuple[str, str]]:
+    """Ready versions of every model, newest first."""
+    found = []
+    for version in queries.ready_versions(here.tenant):
+        names = ", ".join(alias.name for alias in version.aliases.all())
+        label = f"{version.model.name} v{version.number}"
+        found.append((f"{version.model.name}:{version.number}", f"{label} ({names})" if names else label))
+    return found
+
+
+def _initial(request: HttpRequest, versions: list[tuple[str, str]]) -> dict[str, Any]:
+    model, number = request.GET.get("model", ""), request.GET.get("version", "")
+    offered = [value for value, _label in versions]
+    wanted = f"{model}:{number}"
+    chosen = (
+        wanted if wanted in offered else next((value for value in offered if value.rpartition(":")[0] == model), "")
+    )
+    chosen = chosen or (offered[0] if offered else "")
+    endpoint = request.GET.get("endpoint", "") or chosen.rpartition(":")[0].lower().replace("_", "-")
+    return {"version": chosen, "endpoint": endpoint}
+
+
+@tenant_page(get=Permission.DEPLOY, post=Permission.DEPLOY)
+def form(request: HttpRequest, here: Here) -> HttpResponse:
+    """The form and the act."""
+    versions = _versions(here)
+    filled = DeployForm(request.POST or None, versions=versions, initial=_initial(request, versions))
+    if request.method == "POST" and filled.is_valid():
+        data = filled.cleaned_data
+        model, number = filled.model_and_number()
+        try:
+            made = services.deploy_version(
+                actor=here.actor, tenant=here.tenant, endpoint_name=data["endpoint"], model=model, version=number,
+                config=filled.config(), replicas=data["replicas"], weight=data["weight"],
+            )  # fmt: skip
+        except errors.PlatformError as exc:
+            field = _FIELD_OF.get(exc.data.get("field", ""), exc.data.get("field"))
+            filled.add_error(field if field in filled.fields else None, f"{problems.describe(exc).text} ({exc.code})")
+        else:
+            to = reverse("console:deployment", kwargs={"slug": here.tenant.slug, "deployment_id": made.id})
+            return done(request, _("%(name)s is being deployed.") % {"name": data["endpoint"]}, to)
+    names = list(serving.endpoints_of(here.tenant).values_list("name", flat=True))
+    context = {"form": filled, "has_versions": bool(versions), "names": names}
+    return render(request, "console/pages/deploy.html", context, status=422 if request.method == "POST" else 200)
+
+
+@tenant_page(post=Permission.DEPLOY)
+def fit(request: HttpRequest, here: Here) -> HttpResponse:
+    """The live fit check: the planner's own answer, nothing written. Answers a fragment in every case."""
+    filled = DeployForm(request.POST, versions=_versions(here))
+    context: dict[str, Any] = {"id": "deploy-code"}
+    if not filled.is_valid():
+        context["incomplete"] = [str(texts[0]) for texts in filled.errors.values()][:3]
+        return render(request, "console/parts/fit.html", context)
+    model, number = filled.model_and_number()
+    data, config = filled.cleaned_data, filled.config()
+    try:
+        answer = dry_run(
+            actor=here.actor, tenant=here.tenant, model=model, version=number, config=config, replicas=data["replicas"]
+        )
+        context["fit"] = dataclasses.asdict(answer)
+        ranked = sorted(answer.devices, key=lambda device: not device["fits"])
+        context["shown"], context["folded"] = ranked[:MAX_SHOWN], ranked[MAX_SHOWN:]
+    except errors.PlatformError as exc:
+        context["refusal"] = problems.describe(exc)
+        context["code"] = exc.code
+    context["samples"] = _as_code(here, data, model, number, config)
+    return render(request, "console/parts/fit.html", context)
+
+
+def _as_code(here: Here, data: dict[str, Any], model: str, number: str, config: dict[str, Any]) -> list[samples.Sample]:
+    sets = " ".join(f"--set {name}={_cli_value(value)}" for name, value in config.items())
+    cli = samples.command(
+        "deploy", f"{model}:{number}", endpoint=data["endpoint"], replicas=data["replicas"], weight=data["weight"]
+    )
+    body = {
+        "endpoint": data["endpoint"], "model": model, "version": number, "replicas": data["replicas"],
+        "weight": data["weight"], "config": config,
+    }  # fmt: skip
+    rest = samples.rest(settings.PUBLIC_URL, "POST", f"/tenants/{here.tenant.slug}/deployments", body)
+    return [samples.Sample(cli.lang, f"{cli.text} {sets}".strip()), rest]
+
+
+def _cli_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,175 @@
+"""Home of a tenant: one derived sentence, figures, what needs attention, endpoints, quotas, events, how to call."""
+
+import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F, Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, pgettext
+
+from catalog import selectors as catalog
+from console import queries
+from console.pages import deployment_parts as parts
+from console.presenters import audit, hbm, needs, samples
+from console.web import Here, tenant_page
+from kernel import clock
+from ledger import selectors as ledger
+from metering import selectors as metering
+from metering.periods import GroupBy, whole_hours
+from quotas import selectors as quotas
+from quotas.amount import Kind
+from serving import selectors as serving
+from telemetry import series
+from tenants import selectors as tenants
+from tenants.roles import Permission
+
+RECENT = 6
+# Endpoints that need a look come first, those that rest last.
+_ORDER = ("failed", "degraded", "pending", "starting", "progressing", "ready", "stopping", "idle", "stopped", "none")
+MAX_LOOKED_AT = 20
+# Steps of a replica's way are many; at home only what people did and what ended well or badly.
+_QUIET = {
+    "replica.created",
+    "replica.fetching",
+    "replica.loading",
+    "replica.warming",
+    "replica.assigned",
+    "replica.pending",
+    "replica.draining",
+    "replica.stopped",
+}
+
+
+@tenant_page
+def index(request: HttpRequest, here: Here) -> HttpResponse:
+    """The page."""
+    deployments = list(serving.deployments_of(here.tenant))
+    rows = [(one, serving.health_of(one)) for one in deployments]
+    live = [(one, row) for one in deployments for row in one.replicas.all() if row.state != "stopped"]
+    levels = [(one, row, memory) for one, row in live if (memory := hbm.of_ledger(row.ledger)) is not None]
+    attention = [
+        *needs.of_deployments(here.tenant.slug, rows),
+        *needs.of_levels(here.tenant.slug, levels),
+        *needs.of_versions(here.tenant.slug, _latest_versions(here)),
+        *needs.of_keys(here.tenant.slug, tenants.keys_of(here.tenant), clock.now()),
+    ]
+    endpoints = [_endpoint(endpoint) for endpoint in serving.endpoints_of(here.tenant)]
+    endpoints.sort(key=lambda row: (_ORDER.index(row["word"]) if row["word"] in _ORDER else 0, row["endpoint"].name))
+    granted = [item for item in serving.callable_endpoints(here.tenant) if not item.own]
+    context: dict[str, Any] = {
+        "said": _sentence(endpoints, sum(1 for _one, _row, memory in levels if memory.mood)),
+        "figures": _figures(here, [row for _one, row in live]),
+        "attention": attention,
+        "endpoints": endpoints,
+        "granted": granted,
+        "quota": quotas.lines_of(here.tenant),
+        "kinds": {kind.name: kind for kind in Kind},
+        "recent": _recent(here),
+        "samples": samples.chat(settings.GATEWAY_URL, _to_call(endpoints, granted)),
+        "may_deploy": here.can(Permission.DEPLOY),
+        "may_publish": here.can(Permission.PUBLISH),
+        "has_models": catalog.models_of(here.tenant).exists(),
+    }
+    return render(request, "console/pages/home.html", context)
+
+
+def _latest_versions(here: Here) -> list[Any]:
+    """The latest version of each model whose latest is not ready."""
+    found = []
+    models: Any = catalog.models_of(here.tenant)  # annotated with the two numbers
+    behind = models.filter(Q(latest_ready=None) | ~Q(latest_number=F("latest_ready")))
+    for model in behind[:MAX_LOOKED_AT]:
+        latest = catalog.versions_of(here.tenant, model).first()
+        if latest is not None:
+            found.append(latest)
+    return found
+
+
+def _endpoint(endpoint: Any) -> dict[str, Any]:
+    deployments = list(endpoint.deployments.all())
+    replicas = [row for one in deployments for row in one.replicas.all() if row.state != "stopped"]
+    health = serving.endpoint_health(endpoint)
+    is_stopped = bool(deployments) and all(one.state == "stopped" for one in deployments)
+    return {
+        "endpoint": endpoint,
+        "health": health,
+        "word": "stopped" if is_stopped else health.word if deployments else "none",
+        "desired": sum(one.desired_replicas for one in deployments if one.state == "running"),
+        "main": deployments[-1] if deployments else None,
+        "memory": queries.holding(replicas).memory,
+        "sums": parts.sums(replicas),
+    }
+
+
+def _sentence(endpoints: list[dict[str, Any]], above: int) -> str:
+    answering = sum(1 for row in endpoints if row["health"].ready)
+    total = len(endpoints)
+    if not total:
+        return _("Nothing is deployed yet.")
+    if answering == total:
+        text = ngettext("The endpoint answers.", "All %(total)s endpoints answer.", total) % {"total": total}
+    else:
+        text = ngettext(
+            "%(answering)s of %(total)s endpoint answers.", "%(answering)s of %(total)s endpoints answer.", total
+        ) % {"answering": answering, "total": total}
+    if above:
+        more = ngettext(
+            "%(above)s replica is above its high watermark.",
+            "%(above)s replicas are above their high watermark.",
+            above,
+        ) % {"above": above}
+        text = pgettext("two sentences", "%(first)s %(second)s") % {"first": text, "second": more}
+    return text
+
+
+def _figures(here: Here, replicas: list[Any]) -> dict[str, Any]:
+    """The last 24 hours against the 24 before."""
+    now = clock.now()
+    day = datetime.timedelta(days=1)
+    start, end = whole_hours(now - day, now, group_by=GroupBy.HOUR, now=now)
+    today, before = metering.total_used(here.tenant, start, end), metering.total_used(here.tenant, start - day, start)
+    hours = {row.id: row.sums for row in metering.usage_by(here.tenant, GroupBy.HOUR, start, end)}
+    steps = [(start + datetime.timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%M:%SZ") for hour in range(24)]
+    by_hour = [hours.get(step, metering.Sums()) for step in steps]
+    load = parts.sums(replicas)
+    points = series.series([row.id for row in replicas][: series.MAX_REPLICAS], 60)
+    ttft = [
+        max(known) if (known := [point.ttft_p95_ms for point in found if point.ttft_p95_ms is not None]) else None
+        for _at, found in parts.charts_of(points)
+    ]
+    return {
+        "requests": today.requests,
+        "requests_change": _change(today.requests, before.requests),
+        "requests_line": [sums.requests for sums in by_hour],
+        "error_rate": today.errors / today.requests if today.requests else None,
+        "errors": today.errors,
+        "tokens": today.completion_tokens,
+        "tokens_change": _change(today.completion_tokens, before.completion_tokens),
+        "tokens_line": [sums.completion_tokens for sums in by_hour],
+        "ttft": load["ttft_p95_ms"],
+        "ttft_line": ttft,
+        "speed": load["tokens_per_second"],
+        "running": load["running"],
+        "waiting": load["waiting"],
+        "replicas": sum(1 for row in replicas if row.state in ("ready", "degraded")),
+        "wanted": serving.replicas_wanted(here.tenant),
+    }
+
+
+def _change(now: int, before: int) -> str:
+    """The difference to yesterday in percent; "" when there is nothing to compare."""
+    return f"{(now - before) / before * 100:+.0f}" if before else ""
+
+
+def _recent(here: Here) -> list[audit.Line]:
+    events = ledger.events_of_tenant(here.tenant.id).exclude(action__in=_QUIET).exclude(data__kind="playground")
+    return [audit.line(event) for event in events[:RECENT]]
+
+
+def _to_call(endpoints: list[dict[str, Any]], granted: list[Any]) -> str:
+    ready = [row["endpoint"].name for row in endpoints if row["health"].ready]
+    names = ready or [row["endpoint"].name for row in endpoints] or [item.model for item in granted]
+    return names[0] if names else "my-endpoint"

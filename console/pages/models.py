@@ -1,0 +1,223 @@
+"""Models, versions and aliases."""
+
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from catalog import access, selectors, services
+from console import queries
+from console.presenters import hbm
+from console.web import Here, done, refused, tenant_page
+from kernel import errors
+from quotas.amount import Kind
+from tenants.roles import Permission
+
+PER_PAGE = 30
+
+
+@tenant_page
+def index(request: HttpRequest, here: Here) -> HttpResponse:
+    """Every model with its versions folded below it."""
+    wanted = request.GET.get("q", "").strip()
+    served = queries.served_by(here.tenant)
+    models = selectors.models_of(here.tenant)
+    total = models.count()
+    if wanted:
+        models = models.filter(Q(name__icontains=wanted) | Q(aliases__name__icontains=wanted)).distinct()
+    page = Paginator(models, PER_PAGE).get_page(request.GET.get("page"))
+    rows: list[dict[str, Any]] = []
+    for model in page.object_list:
+        versions = [version_line(version, served) for version in selectors.versions_of(here.tenant, model)]
+        rows.append({"model": model, "versions": versions, "latest": versions[0] if versions else None})
+    context = {
+        "rows": rows,
+        "page": page,
+        "query": urlencode({"q": wanted}) if wanted else "",
+        "total": total,
+        "wanted": wanted,
+        "storage": queries.quota_line(here.tenant, Kind.STORAGE_BYTES),
+        "unfinished": [line for row in rows for line in row["versions"] if line["version"].state == "uploading"],
+        "may_publish": here.can(Permission.PUBLISH),
+    }
+    return render(request, "console/pages/models.html", context)
+
+
+def version_line(version: Any, served: dict[Any, list[Any]]) -> dict[str, Any]:
+    """A version with what is derived of it."""
+    files = list(version.files.all())
+    sent = sum(file.size if file.artifact_id else sum(up.offset for up in file.open_uploads) for file in files)
+    return {
+        "version": version,
+        "files": files,
+        "sent": sent,
+        "verified": sum(1 for file in files if file.artifact_id),
+        "share": sent / version.size_bytes if version.size_bytes else 0.0,
+        "aliases": [alias.name for alias in version.aliases.all()],
+        "served": served.get(version.id, []),
+        "need": version.estimate.get("total_bytes"),
+    }
+
+
+@tenant_page
+def detail(request: HttpRequest, here: Here, model: str) -> HttpResponse:
+    """One model: versions, aliases, what to do with them."""
+    found = access.access_model(here.actor, here.tenant, model)
+    served = queries.served_by(here.tenant)
+    lines = [version_line(version, served) for version in selectors.versions_of(here.tenant, found)]
+    context = {
+        "model": found,
+        "lines": lines,
+        "aliases": selectors.aliases_of(here.tenant, found),
+        "ready": [line["version"].number for line in lines if line["version"].state == "ready"],
+        "is_served": any(line["served"] for line in lines),
+        "may_publish": here.can(Permission.PUBLISH),
+        "may_deploy": here.can(Permission.DEPLOY),
+    }
+    return render(request, "console/pages/model.html", context)
+
+
+@tenant_page
+def version(request: HttpRequest, here: Here, model: str, number: int) -> HttpResponse:
+    """One version: files, the answer of the check, what it will need; and the upload while it is not complete."""
+    found = access.access_version(here.actor, here.tenant, access.access_model(here.actor, here.tenant, model), number)
+    line = version_line(selectors.version_detail(found), queries.served_by(here.tenant))
+    row = line["version"]
+    estimate = row.estimate or {}
+    memory = hbm.Memory(
+        total=int(estimate.get("total_bytes", 0)),
+        other=int(estimate.get("context_bytes", 0)),
+        weights=int(estimate.get("weights_bytes", 0)),
+        workspace=int(estimate.get("workspace_bytes", 0)),
+        used=int(estimate.get("kv_floor_bytes", 0)),
+        high=2.0,  # a need is no level: no watermark
+        critical=2.0,
+    )
+    context = {
+        **line,
+        "model": row.model,
+        "estimate": estimate,
+        "memory": memory,
+        "facts": sorted(
+            (str(name), value) for name, value in (row.metadata or {}).items() if isinstance(value, int | float | str)
+        ),
+        "resume": resume_data(here, row, line["files"]) if row.state == "uploading" else None,
+        "may_publish": here.can(Permission.PUBLISH),
+        "may_deploy": here.can(Permission.DEPLOY),
+    }
+    return render(request, "console/pages/version.html", context)
+
+
+def resume_data(here: Here, row: Any, files: list[Any]) -> dict[str, Any]:
+    """What the script needs to go on with an upload, in any browser."""
+    return {
+        "tenant": here.tenant.slug,
+        "model": row.model.name,
+        "number": row.number,
+        "version": str(row.id),
+        "page": reverse(
+            "console:version", kwargs={"slug": here.tenant.slug, "model": row.model.name, "number": row.number}
+        ),
+        "files": [
+            {
+                "path": file.path,
+                "size": file.size,
+                "sha256": file.sha256,
+                "verified": bool(file.artifact_id),
+                "offset": sum(upload.offset for upload in file.open_uploads),
+                "url": next(
+                    (f"/api/v1/tenants/{here.tenant.slug}/uploads/{upload.id}" for upload in file.open_uploads), None
+                ),
+            }
+            for file in files
+        ],
+    }
+
+
+@tenant_page(get=Permission.PUBLISH)
+def upload(request: HttpRequest, here: Here) -> HttpResponse:
+    """Choose files; the script does the rest over the public API."""
+    names = list(selectors.models_of(here.tenant).values_list("name", flat=True))
+    context = {
+        "names": names,
+        "chosen": request.GET.get("model", ""),
+        "storage": queries.quota_line(here.tenant, Kind.STORAGE_BYTES),
+    }
+    return render(request, "console/pages/upload.html", context)
+
+
+@tenant_page(get=Permission.PUBLISH, post=Permission.PUBLISH)
+def archive(request: HttpRequest, here: Here, model: str, number: int) -> HttpResponse:
+    """Take a version out of use."""
+    found = access.access_version(here.actor, here.tenant, access.access_model(here.actor, here.tenant, model), number)
+    back = reverse("console:version", kwargs={"slug": here.tenant.slug, "model": found.model.name, "number": number})
+    if request.method != "POST":
+        served = queries.served_by(here.tenant).get(found.id, [])
+        return render(request, "console/pages/version_archive.html", {"version": found, "served": served})
+    try:
+        services.archive_version(actor=here.actor, tenant=here.tenant, version=found)
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(request, _("v%(number)s is archived.") % {"number": number}, back)
+
+
+@tenant_page(get=Permission.PUBLISH, post=Permission.PUBLISH)
+def delete_version(request: HttpRequest, here: Here, model: str, number: int) -> HttpResponse:
+    """Delete a version, or abort its upload."""
+    found = access.access_version(here.actor, here.tenant, access.access_model(here.actor, here.tenant, model), number)
+    back = reverse("console:model", kwargs={"slug": here.tenant.slug, "model": found.model.name})
+    if request.method != "POST":
+        return render(request, "console/pages/version_delete.html", {"version": found})
+    try:
+        services.delete_version(actor=here.actor, tenant=here.tenant, version=found)
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(request, _("v%(number)s is deleted.") % {"number": number}, back)
+
+
+@tenant_page(get=Permission.PUBLISH, post=Permission.PUBLISH)
+def delete(request: HttpRequest, here: Here, model: str) -> HttpResponse:
+    """Delete a model with all its versions."""
+    found = access.access_model(here.actor, here.tenant, model)
+    back = reverse("console:models", kwargs={"slug": here.tenant.slug})
+    if request.method != "POST":
+        versions = selectors.versions_of(here.tenant, found).count()
+        return render(request, "console/pages/model_delete.html", {"model": found, "versions": versions})
+    if request.POST.get("name", "").strip() != found.name:
+        return refused(request, errors.InvalidInput(_("The name does not match.")), back)
+    try:
+        services.delete_model(actor=here.actor, tenant=here.tenant, model=found)
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(request, _("The model %(name)s is deleted.") % {"name": found.name}, back)
+
+
+@tenant_page(post=Permission.PUBLISH)
+def set_alias(request: HttpRequest, here: Here, model: str) -> HttpResponse:
+    """Let an alias mean another version, or make it."""
+    found = access.access_model(here.actor, here.tenant, model)
+    back = reverse("console:model", kwargs={"slug": here.tenant.slug, "model": found.name})
+    name = request.POST.get("alias", "").strip()
+    try:
+        version = access.access_version(here.actor, here.tenant, found, request.POST.get("version", ""))
+        services.set_alias(actor=here.actor, tenant=here.tenant, model=found, name=name, version=version)
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(request, _("%(alias)s means v%(number)s now.") % {"alias": name, "number": version.number}, back)
+
+
+@tenant_page(post=Permission.PUBLISH)
+def delete_alias(request: HttpRequest, here: Here, model: str, alias: str) -> HttpResponse:
+    """Forget an alias."""
+    found = access.access_model(here.actor, here.tenant, model)
+    back = reverse("console:model", kwargs={"slug": here.tenant.slug, "model": found.name})
+    try:
+        services.delete_alias(actor=here.actor, tenant=here.tenant, model=found, name=alias)
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(request, _("The alias %(alias)s is gone.") % {"alias": alias}, back)

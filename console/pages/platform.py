@@ -1,0 +1,169 @@
+"""Pages of platform admins: overview, GPU map, nodes, system health."""
+
+import uuid
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.cache import never_cache
+
+from console import fleetviews, health
+from console.pages import tenants
+from console.presenters import audit, hbm
+from console.web import Place, done, platform_page, refused
+from fleet import access, selectors, services
+from fleet.api.views import join_command
+from fleet.models import MachineKind
+from kernel import clock, errors
+from ledger.models import AuditEvent
+
+VERBS = {
+    "cordon": (services.cordon, gettext_lazy("Nothing new is placed on %(name)s.")),
+    "uncordon": (services.uncordon, gettext_lazy("%(name)s is in service again.")),
+    "drain": (services.drain, gettext_lazy("Replicas move off %(name)s.")),
+    "remove": (services.remove, gettext_lazy("%(name)s is out of the fleet.")),
+}
+RECENT = 8
+
+
+@platform_page
+def overview(request: HttpRequest, place: Place) -> HttpResponse:
+    """The fleet in one sentence, its conditions, what is lost, who holds what."""
+    devices = fleetviews.views(selectors.devices())
+    gateways = list(selectors.gateways())
+    context = {
+        "counts": selectors.fleet_counts(),
+        "conditions": selectors.conditions(),
+        "devices": len(devices),
+        "memory": hbm.together(view.memory for view in devices),
+        "held": sum(view.device.held_bytes for view in devices),
+        "total": sum(view.device.memory_bytes for view in devices),
+        "gateways": [(gateway, is_live(gateway)) for gateway in gateways],
+        "tenants": tenants.rows(),
+        "lines": [audit.line(event) for event in AuditEvent.objects.filter(tenant_id=None).order_by("-id")[:RECENT]],
+    }
+    return render(request, "console/pages/platform.html", context)
+
+
+def is_live(machine: Any) -> bool:
+    """Whether the lease of a node or gateway still runs."""
+    return machine.lease_expires_at is not None and machine.lease_expires_at > clock.now()
+
+
+@platform_page
+def devices(request: HttpRequest, place: Place) -> HttpResponse:
+    """The map: every device as a vessel, grouped by node; one of them in the panel."""
+    views = fleetviews.views(selectors.devices())
+    wanted = request.GET.get("q", "").strip().lower()
+    if wanted:
+        views = [view for view in views if _matches(view, wanted)]
+    nodes: dict[Any, list[fleetviews.DeviceView]] = {}
+    for view in views:
+        nodes.setdefault(view.device.node, []).append(view)
+    chosen = next((view for view in views if view.device.uuid == request.GET.get("device")), None)
+    whole = hbm.together(view.memory for view in views)
+    context = {
+        "nodes": list(nodes.items()),
+        "chosen": chosen,
+        "events": [
+            event
+            for event in selectors.health_events(chosen.device.node)
+            if event.device_id in (None, chosen.device.id)
+        ][:12]
+        if chosen
+        else [],
+        "memory": whole,
+        "held": sum(1 for view in views if view.parts),
+        "free": sum(1 for view in views if not view.parts and view.device.state == "healthy"),
+        "total": len(views),
+        "unwell": [view for view in views if view.device.state != "healthy"],
+        "wanted": wanted,
+    }
+    return render(request, "console/pages/devices.html", context)
+
+
+def _matches(view: fleetviews.DeviceView, wanted: str) -> bool:
+    words = [view.device.uuid, view.device.product, view.device.node.name]
+    words += [word for part in view.parts if part.holder for word in (part.holder.tenant, part.holder.endpoint)]
+    return any(wanted in word.lower() for word in words)
+
+
+@platform_page
+def nodes(request: HttpRequest, place: Place) -> HttpResponse:
+    """Machines and gateways."""
+    context = {
+        "nodes": selectors.nodes(),
+        "gateways": [(gateway, is_live(gateway)) for gateway in selectors.gateways()],
+    }
+    return render(request, "console/pages/nodes.html", context)
+
+
+@platform_page
+def node(request: HttpRequest, place: Place, node_id: uuid.UUID) -> HttpResponse:
+    """One machine."""
+    found = access.access_node(place.actor, node_id)
+    context = {
+        "node": selectors.node_with_counts(found.id),
+        "views": fleetviews.views(selectors.devices_of(found)),
+        "events": selectors.health_events(found),
+    }
+    return render(request, "console/pages/node.html", context)
+
+
+@platform_page
+def node_verb(request: HttpRequest, place: Place, node_id: uuid.UUID, verb: str) -> HttpResponse:
+    """The dialog of cordon, uncordon, drain or remove, and the act."""
+    if verb not in VERBS:
+        raise errors.NotFound("There is no such act.")
+    found = access.access_node(place.actor, node_id)
+    back = reverse("console:platform-node", kwargs={"node_id": node_id})
+    if request.method != "POST":
+        parts = [part for view in fleetviews.views(selectors.devices_of(found)) for part in view.parts]
+        holders = sorted({part.holder.tenant for part in parts if part.holder})
+        context = {
+            "node": found,
+            "verb": verb,
+            "replicas": len(parts),
+            "tenants_here": holders,
+            "needs_name": verb in ("drain", "remove"),
+        }
+        return render(request, "console/pages/node_verb.html", context)
+    if verb in ("drain", "remove") and request.POST.get("name", "").strip() != found.name:
+        return refused(request, errors.InvalidInput(_("The name does not match.")), back)
+    act, said = VERBS[verb]
+    options = {"accept_gap": request.POST.get("accept_gap") == "on"} if verb == "drain" else {}
+    try:
+        act(actor=place.actor, node=found, **options)
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(
+        request, str(said) % {"name": found.name}, reverse("console:platform-nodes") if verb == "remove" else back
+    )
+
+
+@never_cache
+@platform_page
+def join(request: HttpRequest, place: Place) -> HttpResponse:
+    """The dialog for a join token, and the token in the answer to its POST."""
+    kind = MachineKind.GATEWAY if request.POST.get("kind") == MachineKind.GATEWAY else MachineKind.NODE
+    if request.method != "POST":
+        return render(request, "console/pages/join_form.html")
+    token, text = services.create_join_token(actor=place.actor, kind=kind, name=request.POST.get("name", "").strip())
+    return render(
+        request, "console/pages/join_created.html", {"token": token, "secret": text, "command": join_command(kind)}
+    )
+
+
+@platform_page
+def system(request: HttpRequest, place: Place) -> HttpResponse:
+    """Whether the parts of the control plane answer, and how old what they say is."""
+    context = {
+        "services": health.services(),
+        "loops": health.loops(),
+        "outbox": health.outbox(),
+        "conditions": selectors.conditions(),
+    }
+    return render(request, "console/pages/system.html", context)

@@ -1,0 +1,87 @@
+"""Settings: what the tenant is, and what belongs to the person (name, language, theme, tokens)."""
+
+import uuid
+
+from django import forms
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.cache import never_cache
+
+from console import preferences
+from console.forms import styled
+from console.web import Here, done, signed_in, tenant_page
+from kernel import errors
+from kernel.actors import Actor
+from tenants import access, services
+from tenants.models import User, UserToken
+
+
+class TokenForm(forms.Form):
+    """A name for a token."""
+
+    name = forms.CharField(
+        label=gettext_lazy("Name"), max_length=120, help_text=gettext_lazy("Where this token is used.")
+    )
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        styled(self)
+
+
+@tenant_page
+def tenant(request: HttpRequest, here: Here) -> HttpResponse:
+    """The tenant's facts and limits."""
+    return render(request, "console/pages/settings.html")
+
+
+@signed_in
+def account(request: HttpRequest, actor: Actor) -> HttpResponse:
+    """The person's own settings, in the frame of the tenant they came from or of their first one."""
+    tenants = access.tenants_of(actor)
+    tokens = UserToken.objects.filter(user=_user(request), revoked_at=None)
+    context = {"tokens": tokens, "tenants": tenants, "actor": actor, "chosen_theme": preferences.theme_of(request)}
+    return render(request, "console/pages/account.html", context)
+
+
+@never_cache
+@signed_in
+def create_token(request: HttpRequest, actor: Actor) -> HttpResponse:
+    """The dialog, and the new token's text in the answer to its POST."""
+    form = TokenForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        token, text = services.create_user_token(actor=actor, user=_user(request), name=form.cleaned_data["name"])
+        return render(request, "console/pages/token_created.html", {"token": token, "secret": text})
+    status = 422 if request.method == "POST" else 200
+    return render(request, "console/pages/token_form.html", {"form": form}, status=status)
+
+
+@signed_in
+def revoke_token(request: HttpRequest, actor: Actor, token_id: uuid.UUID) -> HttpResponse:
+    """Refuse the token from now on."""
+    token = UserToken.objects.filter(id=token_id, user=_user(request), revoked_at=None).first()
+    if token is None or request.method != "POST":
+        raise errors.NotFound("There is no such token.", code="token_not_found")
+    services.revoke_user_token(actor=actor, token=token)
+    return done(request, _("The token %(name)s is revoked.") % {"name": token.name}, reverse("console:account"))
+
+
+@signed_in
+def start(request: HttpRequest, actor: Actor) -> HttpResponse:
+    """``/``: the first tenant of the visitor, or the platform."""
+    tenants = access.tenants_of(actor)
+    own = [one for one in tenants if actor.role_in(one.id)]
+    if own:
+        return redirect("console:home", slug=own[0].slug)
+    if actor.is_platform_admin:
+        return redirect("console:platform")
+    if tenants:
+        return HttpResponseRedirect(reverse("console:home", kwargs={"slug": tenants[0].slug}))
+    return render(request, "console/pages/nowhere.html")
+
+
+def _user(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)
+    return request.user

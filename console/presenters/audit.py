@@ -1,0 +1,96 @@
+"""Audit events as lines for people: a glyph, a sentence in the visitor's language, and the facts beside it."""
+
+import dataclasses
+from typing import Any, Final
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+# Sentences by action; ``%(who)s`` acts, ``%(what)s`` is the subject's label.
+SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
+    "tenant.created": ("added", _("%(who)s created the tenant %(what)s")),
+    "member.set": ("changed", _("%(who)s gave %(what)s a role")),
+    "member.removed": ("removed", _("%(who)s removed the member %(what)s")),
+    "api_key.created": ("added", _("%(who)s created the key %(what)s")),
+    "api_key.revoked": ("removed", _("%(who)s revoked the key %(what)s")),
+    "user_token.created": ("added", _("%(who)s created a token")),
+    "user_token.revoked": ("removed", _("%(who)s revoked a token")),
+    "model.created": ("added", _("%(who)s created the model %(what)s")),
+    "model.deleted": ("removed", _("%(who)s deleted the model %(what)s")),
+    "model_version.created": ("added", _("%(who)s began the version %(what)s")),
+    "model_version.validating": ("changed", _("%(what)s is being checked")),
+    "model_version.ready": ("done", _("%(what)s is ready to deploy")),
+    "model_version.rejected": ("failed", _("%(what)s was rejected")),
+    "model_version.archived": ("removed", _("%(who)s archived %(what)s")),
+    "alias.moved": ("changed", _("%(who)s moved the alias %(what)s")),
+    "alias.deleted": ("removed", _("%(who)s removed the alias %(what)s")),
+    "revision.created": ("added", _("%(who)s made the revision %(what)s")),
+    "endpoint.created": ("added", _("%(who)s created the endpoint %(what)s")),
+    "endpoint.deleted": ("removed", _("%(who)s deleted the endpoint %(what)s")),
+    "endpoint.granted": ("changed", _("%(who)s granted the endpoint %(what)s")),
+    "endpoint.grant_revoked": ("removed", _("%(who)s took back a grant of %(what)s")),
+    "endpoint.slo_set": ("changed", _("%(who)s changed what %(what)s promises")),
+    "deployment.created": ("added", _("%(who)s deployed to %(what)s")),
+    "deployment.scaled": ("changed", _("%(who)s scaled %(what)s")),
+    "deployment.running": ("changed", _("%(who)s started %(what)s")),
+    "deployment.stopped": ("changed", _("%(who)s stopped %(what)s")),
+    "deployment.deleting": ("removed", _("%(who)s deletes the deployment of %(what)s")),
+    "deployment.deleted": ("removed", _("The deployment of %(what)s is gone")),
+    "replica.created": ("added", _("Replica %(what)s is wanted")),
+    "replica.assigned": ("changed", _("Replica %(what)s has a place")),
+    "replica.fetching": ("changed", _("Replica %(what)s fetches its weights")),
+    "replica.loading": ("changed", _("Replica %(what)s loads its weights")),
+    "replica.warming": ("changed", _("Replica %(what)s warms up")),
+    "replica.ready": ("done", _("Replica %(what)s is ready")),
+    "replica.degraded": ("attention", _("Replica %(what)s is degraded")),
+    "replica.draining": ("changed", _("Replica %(what)s drains")),
+    "replica.stopped": ("removed", _("Replica %(what)s has stopped")),
+    "replica.failed": ("failed", _("Replica %(what)s failed")),
+    "replica.pending": ("changed", _("Replica %(what)s waits for a place")),
+    "replica.unreachable": ("attention", _("Replica %(what)s cannot be reached")),
+    "node.joined": ("added", _("The node %(what)s joined")),
+    "node.ready": ("done", _("The node %(what)s is ready")),
+    "node.lost": ("failed", _("The node %(what)s fell silent")),
+    "node.cordoned": ("changed", _("%(who)s cordoned the node %(what)s")),
+    "node.draining": ("changed", _("%(who)s drains the node %(what)s")),
+    "node.drained": ("done", _("The node %(what)s is drained")),
+    "node.removed": ("removed", _("%(who)s removed the node %(what)s")),
+    "gateway.joined": ("added", _("The gateway %(what)s joined")),
+    "join_token.created": ("added", _("%(who)s made a join token")),
+    "model_version.deleted": ("removed", _("%(who)s deleted the version %(what)s")),
+    "upload.complete": ("done", _("%(what)s has arrived and is verified")),
+    "upload.aborted": ("removed", _("The upload of %(what)s was aborted")),
+    "upload.expired": ("removed", _("The upload of %(what)s expired")),
+    "node.rejoined": ("added", _("The node %(what)s joined again")),
+    "node.joining": ("changed", _("The node %(what)s is joining")),
+    "node.ready_on_return": ("changed", _("%(who)s puts %(what)s into service when it returns")),
+    "node.cordoned_on_return": ("changed", _("%(who)s cordons %(what)s when it returns")),
+    "node.draining_on_return": ("changed", _("%(who)s drains %(what)s when it returns")),
+    "gateway.rejoined": ("added", _("The gateway %(what)s joined again")),
+    "gateway.removed": ("removed", _("%(who)s removed the gateway %(what)s")),
+    "device.healthy": ("done", _("The device %(what)s is healthy")),
+    "device.suspect": ("attention", _("The device %(what)s is suspect")),
+    "device.quarantined": ("failed", _("The device %(what)s is quarantined")),
+    "device.recovering": ("changed", _("The device %(what)s recovers")),
+    "device.retired": ("removed", _("The device %(what)s is retired")),
+    "quota.set": ("changed", _("%(who)s changed the quota of %(what)s")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """``glyph`` is a state of the kind "event"; ``known`` is false when the action has no sentence yet."""
+
+    event: Any
+    glyph: str
+    text: str
+    known: bool
+
+
+def line(event: Any) -> Line:
+    """One event as a line; an action without a sentence is shown by its name."""
+    glyph, template = SENTENCES.get(event.action, ("changed", ""))
+    what = event.subject_label or event.subject_id[-8:]
+    if not template:
+        return Line(event, glyph, f"{event.action} {what}", False)
+    return Line(event, glyph, str(template) % {"who": event.actor_label, "what": what}, True)

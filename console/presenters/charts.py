@@ -1,0 +1,148 @@
+"""Paths of small charts. Coordinates are in a box of 100 by ``height``; the SVG stretches it to its column."""
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAX_SPARK_POINTS = 48
+Point = tuple[datetime.datetime, float | None]
+
+
+class Series(NamedTuple):
+    """One line: ``key`` picks its colour (main, base, soft, failing), ``last`` stands in the legend."""
+
+    key: str
+    label: str
+    path: str
+    last: float | None
+
+
+class Chart(NamedTuple):
+    """A line chart with its scale and the table that says the same."""
+
+    title: str
+    unit: str
+    series: list[Series]
+    area: str
+    grid: list[float]  # y of each horizontal line
+    scale: list[str]  # labels from top to bottom
+    times: list[datetime.datetime]
+    rows: list[tuple[datetime.datetime, list[float | None]]]
+    limit_y: float | None
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(series.path for series in self.series)
+
+
+def line_chart(
+    title: str, unit: str, lines: Sequence[tuple[str, str, Sequence[Point]]], *, limit: float | None = None,
+    filled: bool = False, height: float = 90.0,
+) -> Chart:  # fmt: skip
+    """Lay out ``lines`` of (key, label, points) over a common time axis from 0 to a round top."""
+    moments = sorted({at for _, _, points in lines for at, _ in points})
+    values = [value for _, _, points in lines for _, value in points if value is not None]
+    top = _round_top(max([*values, limit or 0.0], default=1.0))
+    start, end = (moments[0], moments[-1]) if moments else (None, None)
+    series = [
+        Series(
+            key,
+            label,
+            _path(points, start, end, top, height),
+            next((v for _, v in reversed(points) if v is not None), None),
+        )
+        for key, label, points in lines
+    ]
+    by_time = [dict(points) for _, _, points in lines]
+    return Chart(
+        title=title,
+        unit=unit,
+        series=series,
+        area=_closed(series[0].path, height) if filled and series else "",
+        grid=[round(height * share, 1) for share in (0.0, 0.25, 0.5, 0.75)],
+        scale=[_label(top * share) for share in (1.0, 0.5, 0.0)],
+        times=[moments[0], moments[len(moments) // 2], moments[-1]] if len(moments) > 2 else moments,
+        rows=[(at, [values_at.get(at) for values_at in by_time]) for at in reversed(moments[-60:])],
+        limit_y=None if limit is None or not top else round(height - limit / top * height, 1),
+    )
+
+
+def spark(values: Sequence[float | None], width: float = 48.0, height: float = 14.0) -> str:
+    """The path of a sparkline; "" for fewer than two values."""
+    known = [value for value in values if value is not None]
+    known = known[:: math.ceil(len(known) / MAX_SPARK_POINTS) or 1] if known else known
+    if len(known) < 2:
+        return ""
+    low, high = min(known), max(known)
+    spread = (high - low) or 1.0
+    steps = []
+    for index, value in enumerate(known):
+        x = index / (len(known) - 1) * width
+        y = height - 1 - (value - low) / spread * (height - 2)
+        steps.append(f"{'M' if not index else 'L'}{x:.1f} {y:.1f}")
+    return "".join(steps)
+
+
+class Column(NamedTuple):
+    """One column of a bar chart, percent of the box."""
+
+    x: float
+    width: float
+    y: float
+    height: float
+    label: str
+    value: float
+
+
+def columns(values: Sequence[tuple[str, float]], height: float = 90.0) -> tuple[list[Column], list[str]]:
+    """Columns for labelled values from 0 to a round top, and the scale's labels from top to bottom."""
+    top = _round_top(max((value for _, value in values), default=1.0))
+    slot = 100.0 / max(len(values), 1)
+    found = [
+        Column(
+            round(index * slot + slot * 0.15, 2), round(slot * 0.7, 2), round(height - value / top * height, 2),
+            round(value / top * height, 2), label, value,
+        )
+        for index, (label, value) in enumerate(values)
+    ]  # fmt: skip
+    return found, [_label(top * share) for share in (1.0, 0.5, 0.0)]
+
+
+def _path(
+    points: Sequence[Point], start: datetime.datetime | None, end: datetime.datetime | None, top: float, height: float
+) -> str:
+    if start is None or end is None or start == end:
+        return ""
+    span = (end - start).total_seconds()
+    steps, pen_up = [], True
+    for at, value in points:
+        if value is None:
+            pen_up = True  # a gap in the data is a gap in the line
+            continue
+        x = (at - start).total_seconds() / span * 100
+        steps.append(f"{'M' if pen_up else 'L'}{x:.2f} {height - value / top * height:.1f}")
+        pen_up = False
+    return "".join(steps) if len(steps) > 1 else ""
+
+
+def _closed(path: str, height: float) -> str:
+    if not path or path.count("M") != 1:
+        return ""
+    first = path[1:].split(" ", 1)[0]
+    last = path.rsplit("L", 1)[-1].split(" ", 1)[0]
+    return f"{path}L{last} {height:.0f}L{first} {height:.0f}z"
+
+
+def _round_top(value: float) -> float:
+    """The next of 1, 2, 4, 5, 6, 8, 10 times a power of ten."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 4, 5, 6, 8, 10) if step * power >= value * 0.9999)
+
+
+def _label(value: float) -> str:
+    if value >= 1000:
+        return f"{value / 1000:g} k" if value < 1e6 else f"{value / 1e6:g} M"
+    return f"{value:g}"

@@ -1,0 +1,60 @@
+"""What several pages ask of the rooms, joined for people: names to call, who serves a version, memory of replicas."""
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Prefetch
+
+from catalog.models import Alias, ModelVersion
+from catalog.states import VersionState
+from console.presenters import hbm
+from console.web import Here
+from kernel import scope
+from quotas import selectors as quota_selectors
+from quotas.amount import Kind, Line
+from serving import selectors as serving
+from tenants.models import Tenant
+
+MAX_VERSIONS = 500
+
+
+def callable_names(here: Here) -> list[str]:
+    """Model names that the tenant's keys can call: its own endpoints and granted ones."""
+    return [item.model for item in serving.callable_endpoints(here.tenant)]
+
+
+def served_by(tenant: Tenant) -> dict[uuid.UUID, list[Any]]:
+    """Deployments by the version they serve."""
+    found: dict[uuid.UUID, list[Any]] = {}
+    for deployment in serving.deployments_of(tenant):
+        found.setdefault(deployment.revision.version_id, []).append(deployment)
+    return found
+
+
+def ready_versions(tenant: Tenant) -> list[ModelVersion]:
+    """What can be deployed, newest first, with models and aliases at hand; at most ``MAX_VERSIONS``."""
+    with scope.tenant(tenant.id):
+        rows = ModelVersion.objects.filter(state=VersionState.READY).select_related("model").order_by("-id")
+        return list(rows.prefetch_related(Prefetch("aliases", Alias.objects.order_by("name")))[:MAX_VERSIONS])
+
+
+def quota_line(tenant: Tenant, kind: Kind) -> Line:
+    """One quota of the tenant."""
+    return next(line for line in quota_selectors.lines_of(tenant) if line.kind is kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """The memory of some replicas together; ``above_high`` of ``replicas`` are above their high watermark."""
+
+    memory: hbm.Memory | None
+    replicas: int
+    above_high: int
+
+
+def holding(replicas: Iterable[Any]) -> Holding:
+    """The memory of ``replicas`` that report a ledger and are not on their way out."""
+    known = [memory for row in replicas if row.state != "stopped" and (memory := hbm.of_ledger(row.ledger)) is not None]
+    return Holding(hbm.together(known), len(known), sum(1 for memory in known if memory.mood))

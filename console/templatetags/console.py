@@ -1,0 +1,275 @@
+"""Icons, states, bars, charts and amounts for templates. SVG comes with attributes only: no inline style, ever."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, pgettext
+
+from console.presenters import amounts, charts, glyphs, hbm, icons
+from kernel import clock
+
+register = template.Library()
+_LEGEND = ("other", "weights", "workspace", "used", "cached", "free")
+
+
+@register.simple_tag
+def icon(name: str, extra: str = "") -> SafeString:
+    """A line icon; decorative, so it needs a word or a label beside it."""
+    markup = mark_safe(icons.ICONS[name])  # noqa: S308  (our own constants)
+    return format_html('<svg class="icon {}" viewBox="0 0 16 16" aria-hidden="true">{}</svg>', extra, markup)
+
+
+@register.simple_tag
+def mark(size: int = 22) -> SafeString:
+    """The mark of the product."""
+    markup = mark_safe(icons.MARK)  # noqa: S308  (our own constant)
+    return format_html(
+        '<svg width="{}" height="{}" viewBox="0 0 18 18" aria-hidden="true">{}</svg>', size, size, markup
+    )
+
+
+@register.simple_tag
+def state(kind: str, name: object, word: str = "", title: str = "", only_icon: bool = False) -> SafeString:
+    """Icon, word and colour of a state; ``title`` is what hovering says (reason, sentence, since when)."""
+    glyph = glyphs.of(kind, str(name))
+    markup = mark_safe(glyph.markup)  # noqa: S308  (our own constants)
+    svg = format_html('<svg viewBox="0 0 14 14" aria-hidden="true">{}</svg>', markup)
+    text = word or str(glyph.word)
+    label = format_html('<span class="{}">{}</span>', "sr" if only_icon else "", text)
+    hint = title or (text if only_icon else "")
+    return format_html('<span class="state {}" title="{}">{}{}</span>', glyph.tone, hint, svg, label)
+
+
+@register.inclusion_tag("console/parts/hbm.html")
+def hbm_bar(memory: hbm.Memory | None, height: int = 8, label: str = "", ticks: bool = True) -> dict[str, Any]:
+    """The HBM bar. ``memory`` ``None`` draws the empty track."""
+    known = memory or hbm.Memory(total=0)
+    parts = hbm.segments(known)
+    return {
+        "memory": known,
+        "height": height,
+        "box": height + 8 if ticks else height,
+        "segments": parts,
+        "ticks": [(tick, height + 2, height + (6 if tick.name == "low" else 8)) for tick in hbm.ticks(known)]
+        if ticks
+        else [],
+        "gaps": [part.end for part in parts],
+        "level": None if not known.level else round(min(known.level, 1.0) * 100, 2),
+        "level_end": height + 2,
+        "peak": None if known.peak is None else round(min(known.peak, 1.0) * 100, 2),
+        "text": _bar_text(known, label),
+    }
+
+
+def _bar_text(memory: hbm.Memory, label: str) -> str:
+    if not memory.total:
+        return _("%(what)s: no memory in use") % {"what": label or "HBM"}
+    return _(
+        "%(what)s: level %(level)s %%; other %(other)s, weights %(weights)s, workspace %(workspace)s, "
+        "KV used %(used)s, KV cached %(cached)s of %(total)s GiB"
+    ) % {
+        "what": label or "HBM",
+        "level": f"{(memory.level or 0) * 100:.0f}",
+        **{name: amounts.gib(getattr(memory, name)) for name in (*hbm.SEGMENTS, "total")},
+    }
+
+
+@register.inclusion_tag("console/parts/legend.html")
+def hbm_legend() -> dict[str, Any]:
+    """What the colours of the bar mean."""
+    return {"segments": _LEGEND}
+
+
+@register.inclusion_tag("console/parts/vessel.html")
+def vessel(cells: list[hbm.Cell], height: int = 50, is_shut: bool = False, label: str = "") -> dict[str, Any]:
+    """A GPU as an open vessel, filled from the bottom."""
+    scaled = [
+        {
+            "x": cell.x,
+            "width": cell.width,
+            "end": round(cell.x + cell.width, 2),
+            "wall": cell.wall,
+            "mood": cell.mood,
+            "level": None if cell.level is None else round(cell.level * height / 100, 1),
+            "rows": [
+                (row.name, round(row.x * height / 100, 1), round(row.width * height / 100, 1)) for row in cell.rows
+            ],
+        }
+        for cell in cells
+    ]
+    return {
+        "cells": scaled,
+        "height": height,
+        "fill_line": round(height * (1 - hbm.HIGH), 1),
+        "is_shut": is_shut,
+        "label": label,
+    }
+
+
+@register.inclusion_tag("console/parts/meter.html")
+def meter(
+    used: float, limit: float | None, reserved: float = 0, height: int = 6, warns: bool = True, is_limit: bool = False
+) -> dict[str, Any]:
+    """A quiet meter of ``used`` against ``limit``, empty without one. Decorative: the numbers stand beside it."""
+    share = 0.0 if not limit or limit < 0 else min(100.0, used / limit * 100)
+    more = 0.0 if not limit or limit < 0 else min(100.0 - share, reserved / limit * 100)
+    is_over = bool(warns and limit and limit > 0 and used >= limit)
+    return {"share": round(share, 2), "more": round(more, 2), "height": height, "is_over": is_over or is_limit}
+
+
+@register.simple_tag
+def spark(values: list[float | None], tone: str = "") -> SafeString:
+    """A sparkline without scale; decorative."""
+    path = charts.spark(values or [])
+    if not path:
+        return SafeString("")
+    return format_html(
+        '<svg class="spark {}" width="48" height="14" viewBox="0 0 48 14" aria-hidden="true"><path d="{}"/></svg>',
+        tone,
+        path,
+    )
+
+
+@register.inclusion_tag("console/parts/chart.html")
+def chart(value: charts.Chart) -> dict[str, Any]:
+    """A line chart with its table."""
+    return {"chart": value}
+
+
+@register.filter
+def memory(value: float | None) -> SafeString:
+    """Bytes with a quiet unit."""
+    return _quiet(amounts.memory(_known(value)))
+
+
+@register.filter
+def gib(value: float | None) -> str:
+    """Bytes as GiB, the unit standing elsewhere."""
+    return amounts.gib(_known(value))
+
+
+@register.filter
+def count(value: float | None) -> SafeString:
+    """A count with a quiet suffix."""
+    return _quiet(amounts.count(_known(value)))
+
+
+@register.filter
+def percent(value: float | None, digits: int = 0) -> str:
+    """A fraction as percent, spaced as the language wants."""
+    text = amounts.percent(_known(value), digits)
+    if not text.unit:
+        return text.number
+    return pgettext("percent, with the space the language wants", "%(number)s %%") % {"number": text.number}
+
+
+@register.filter
+def milliseconds(value: float | None) -> SafeString:
+    """Milliseconds with a quiet unit."""
+    return _quiet(amounts.milliseconds(_known(value)))
+
+
+@register.filter
+def digits(value: float | None) -> str:
+    """Three significant digits; a dash for nothing."""
+    return str(amounts.count(_known(value)))
+
+
+@register.filter
+def or_dash(value: object) -> object:
+    """A dash for nothing; zero stays zero."""
+    return amounts.ABSENT if value is None or value == "" else value
+
+
+def _known(value: object) -> float | None:
+    """A number, or ``None`` for nothing; a template hands on "" for what is missing."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _quiet(amount: amounts.Amount) -> SafeString:
+    if not amount.unit:
+        return format_html("{}", amount.number)
+    return format_html('{}&nbsp;<span class="unit">{}</span>', amount.number, amount.unit)
+
+
+@register.filter
+def ago(at: datetime.datetime | None) -> SafeString:
+    """How long ago, with the exact time on hover."""
+    if not at:
+        return SafeString(amounts.ABSENT)
+    text = pgettext("age of something", "%(span)s") % {"span": span((clock.now() - at).total_seconds())}
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+
+
+@register.filter
+def since(at: datetime.datetime | None) -> SafeString:
+    """The span since ``at``, for a sentence that says the rest."""
+    if not at:
+        return SafeString(amounts.ABSENT)
+    text = span((clock.now() - at).total_seconds())
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+
+
+@register.filter
+def until(at: datetime.datetime | None) -> SafeString:
+    """How long until ``at``."""
+    if not at:
+        return SafeString(amounts.ABSENT)
+    left = (at - clock.now()).total_seconds()
+    text = _("past") if left <= 0 else pgettext("time from now", "in %(span)s") % {"span": span(left)}
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+
+
+@register.filter
+def clock_time(at: datetime.datetime | None) -> SafeString:
+    """The time of day in the visitor's zone (with the date when it was another day)."""
+    if not at:
+        return SafeString(amounts.ABSENT)
+    local = timezone.localtime(at)
+    same_day = local.date() == timezone.localtime(clock.now()).date()
+    text = local.strftime("%H:%M:%S") if same_day else date_format(local, "j M")
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+
+
+@register.filter
+def exact(at: datetime.datetime | None) -> str:
+    """Date, time and zone."""
+    return "" if not at else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+@register.filter
+def day(at: datetime.datetime | datetime.date | None) -> str:
+    """A calendar day in the visitor's language."""
+    return amounts.ABSENT if not at else date_format(at, "DATE_FORMAT")
+
+
+def span(seconds: float) -> str:
+    """A span of time in its largest unit: ``5 s``, ``3 min``, ``2 h``, ``6 d``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return _("%(count)s s") % {"count": whole}
+    if whole < 3600:
+        return _("%(count)s min") % {"count": whole // 60}
+    if whole < 2 * 86400:
+        return _("%(count)s h") % {"count": whole // 3600}
+    return ngettext("%(count)s d", "%(count)s d", whole // 86400) % {"count": whole // 86400}
+
+
+@register.filter
+def item(mapping: Mapping[str, Any] | None, key: str) -> Any:
+    """``mapping[key]``, or nothing."""
+    return (mapping or {}).get(key)
+
+
+@register.filter
+def initials(label: str) -> str:
+    """At most two letters for the round badge of a person."""
+    words = label.replace("@", " ").replace(".", " ").split()
+    return "".join(word[0] for word in words[:2]).upper() or "?"

@@ -1,0 +1,139 @@
+"""Every page: accessible, narrow enough for a phone, and invisible to strangers."""
+
+import json
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, WebSocketRoute, expect
+
+from tests.browser import world
+from tests.browser.conftest import Site, Visitor
+
+pytestmark = pytest.mark.browser
+TENANT_PAGES = (
+    "", "models/", "models/upload/", "models/tiny-chat/", "models/tiny-chat/versions/1/", "deployments/",
+    "deployments/new/?model=tiny-chat", "deployments/{deployment}/", "deployments/{deployment}/metrics/",
+    "deployments/{deployment}/logs/", "deployments/{deployment}/events/", "deployments/{deployment}/configuration/",
+    "deployments/{deployment}/access/", "deployments/{deployment}/api/", "playground/", "usage/",
+    "usage/?by=key&days=1",
+    "keys/", "members/", "audit/", "settings/",
+)  # fmt: skip
+PLATFORM_PAGES = ("", "devices/", "devices/?device=CPU-0", "nodes/", "tenants/", "audit/", "system/")
+AXE = (resources.files("axe_core_python") / "axe.min.js").read_text()
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds serious or critical."""
+    session = page.context.new_cdp_session(page)  # not an injected script tag: the policy forbids those
+    session.send("Runtime.evaluate", {"expression": AXE})
+    run = "axe.run({resultTypes: ['violations']}).then((result) => JSON.stringify(result.violations))"
+    answer = session.send("Runtime.evaluate", {"expression": run, "awaitPromise": True, "returnByValue": True})
+    violations: list[dict[str, Any]] = json.loads(answer["result"]["value"])
+    return [
+        f"{page.url}: {one['id']}: {node['html'][:160]} {node['failureSummary'][:200]}"
+        for one in violations
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"][:3]
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(visitor_of: Callable[..., Visitor], site: Site, theme: str) -> None:
+    found: list[str] = []
+    visitor = visitor_of()
+    visitor.page.context.add_cookies([{"name": "millpond_theme", "value": theme, "url": site.url}])
+    found += serious(visitor.open("/accounts/login/"))
+    visitor.sign_in(world.ADMIN)
+    visitor.page.wait_for_url(lambda url: "/login" not in url)
+    for path in TENANT_PAGES:
+        page = visitor.open("/t/harbor/" + path.format(**site.facts))
+        assert page.locator("h1").count() == 1, path
+        found += serious(page)
+    for path in PLATFORM_PAGES:
+        found += serious(visitor.open("/platform/" + path))
+    page = visitor.open("/t/harbor/keys/")
+    page.get_by_role("button", name="Create key").first.click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    found += serious(page)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_pages_fit_a_phone(visitor_of: Callable[..., Visitor], site: Site, language: str) -> None:
+    visitor = visitor_of(world.ADMIN, viewport={"width": 390, "height": 844})
+    visitor.page.context.add_cookies([{"name": "django_language", "value": language, "url": site.url}])
+    wide = []
+    for path in ["/t/harbor/" + path.format(**site.facts) for path in TENANT_PAGES] + [
+        "/platform/" + path for path in PLATFORM_PAGES
+    ]:
+        page = visitor.open(path)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(path)
+    assert not wide
+    page.get_by_role("button", name="Menu" if language == "en" else "菜单").click()
+    expect(page.get_by_role("navigation").first).to_be_visible()
+
+
+def test_a_foreign_tenant_does_not_exist(visitor_of: Callable[..., Visitor], site: Site) -> None:
+    visitor = visitor_of(world.STRANGER)
+    answers = []
+    for path in TENANT_PAGES:
+        response = visitor.page.goto(f"{site.url}/t/harbor/{path.format(**site.facts)}")
+        answers.append((path, response.status if response else 0))
+        assert "Harbor Support" not in visitor.page.content()
+    assert {status for _path, status in answers} == {404}, answers
+    mine = f"{site.url}/t/lantern/deployments/{site.facts['deployment']}/"
+    response = visitor.page.goto(mine)
+    assert response
+    assert response.status == 404
+    assert visitor.page.goto(f"{site.url}/platform/").status == 403  # type: ignore[union-attr]
+
+
+def test_the_palette_goes_anywhere_by_keyboard(visitor_of: Callable[..., Visitor]) -> None:
+    page = visitor_of(world.DEVELOPER).open("/t/harbor/")
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.type("tiny")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="tiny-chat")).to_be_visible()
+
+
+def test_a_lost_connection_is_said_and_healed(visitor_of: Callable[..., Visitor]) -> None:
+    visitor = visitor_of(world.DEVELOPER)
+    sockets: list[WebSocketRoute] = []
+    is_cut = False
+
+    def pass_on(socket: WebSocketRoute) -> None:
+        if is_cut:
+            socket.close(code=1011)
+            return
+        socket.connect_to_server()
+        sockets.append(socket)
+
+    visitor.page.route_web_socket("**/ws/t/harbor/", pass_on)
+    page = visitor.open("/t/harbor/")
+    badge = page.locator("[data-live-state]")
+    expect(badge).to_have_attribute("data-state", "live")
+    is_cut = True
+    sockets[-1].close(code=1011)
+    expect(badge).to_have_attribute("data-state", "lost")
+    expect(page.locator("[data-lost]")).to_be_visible()
+    is_cut = False
+    page.get_by_role("button", name="Retry now").click()
+    expect(badge).to_have_attribute("data-state", "live")
+    expect(page.locator("[data-lost]")).to_be_hidden()
+
+
+def test_a_removed_member_loses_the_open_page(visitor_of: Callable[..., Visitor], site: Site) -> None:
+    page = visitor_of(world.VIEWER).open("/t/harbor/")
+    expect(page.locator("[data-live-state]")).to_have_attribute("data-state", "live")
+    site.world("remove", world.VIEWER)
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible(timeout=30_000)
+
+
+def test_the_playground_says_when_the_gateway_cannot_be_reached(visitor_of: Callable[..., Visitor], site: Site) -> None:
+    page = visitor_of(world.DEVELOPER).open("/t/harbor/playground/")
+    expect(page.get_by_role("heading", name="No endpoint serves now")).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_disabled()

@@ -1,0 +1,112 @@
+"""What the browser tests find when they open the console: run as a program in a process of its own.
+
+``python -m tests.browser.world seed`` makes it and prints JSON; ``… validate`` is what the worker does in a loop.
+"""
+
+import json
+import sys
+from typing import Any
+
+import django
+
+GIB = 1024**3
+ADMIN, OWNER, DEVELOPER, VIEWER, STRANGER = (
+    f"{name}@harbor.example" for name in ("admin", "maya", "lin", "vic", "stranger")
+)
+
+
+def seed() -> dict[str, Any]:
+    """Two tenants, people with every role, a ready model, a node with two devices, a deployment with replicas."""
+    from kernel import actors
+    from quotas.amount import Amount, Kind
+    from quotas.services import set_quota
+    from tenants.roles import Role
+    from tests.build import controlplane as build
+
+    owner = build.make_user(OWNER, name="Maya Okafor")
+    build.make_user(ADMIN, admin=True, name="Priya Nair")
+    harbor = build.make_tenant("harbor", owner=owner, name="Harbor Support")
+    build.make_member(harbor, Role.ADMIN, build.make_user(DEVELOPER, name="Lin Yao"))
+    build.make_member(harbor, Role.VIEWER, build.make_user(VIEWER, name="Vic Ibsen"))
+    lantern = build.make_tenant("lantern", owner=build.make_user(STRANGER), name="Lantern Search")
+    _fleet()
+    actor = build.actor_for(owner)
+    facts = {**_deployed(harbor, actor), "foreign": _deployed(lantern, build.actor_for(build.owner_of(lantern)))}
+    set_quota(actor=actors.system("tests"), tenant=lantern, changes={Kind.STORAGE_BYTES: Amount.of(1024**2)})
+    return facts
+
+
+def _fleet() -> None:
+    from fleet.models import Device, DeviceKind, Node
+    from kernel import clock, ids
+
+    now = clock.now()
+    node = Node.objects.create(
+        name="machine-1", machine_id=str(ids.new_id()), state="ready", state_changed_at=now, created_at=now, cpus=8,
+        memory_bytes=64 * GIB, memory_available_bytes=48 * GIB, last_seen_at=now, hostname="machine-1.internal",
+    )  # fmt: skip
+    for number, size in enumerate((12 * GIB, GIB // 4)):
+        Device.objects.create(
+            node=node, uuid=f"CPU-{number}", kind=DeviceKind.CPU, product=f"Memory {number}", memory_bytes=size,
+            state_changed_at=now,
+        )  # fmt: skip
+
+
+def _deployed(tenant: Any, actor: Any) -> dict[str, Any]:
+    from kernel import clock, scope
+    from serving import services
+    from serving.models import Replica
+    from tests.build import catalog
+
+    version = catalog.checked_version(tenant, model=catalog.make_model(tenant, "tiny-chat", actor))
+    made = services.deploy_version(
+        actor=actor,
+        tenant=tenant,
+        endpoint_name="chat",
+        model="tiny-chat",
+        version=version.number,
+        config={},
+        replicas=2,
+    )
+    with scope.tenant(tenant.id):
+        replica = Replica.objects.filter(deployment=made)[0]
+        Replica.objects.filter(id=replica.id).update(
+            ledger={
+                "total_bytes": 12 * GIB, "weights_bytes": 3 * GIB, "workspace_bytes": GIB, "kv_total_bytes": 6 * GIB,
+                "kv_used_bytes": 2 * GIB, "kv_cached_bytes": GIB,
+                "watermarks": {"low": 0.75, "high": 0.88, "critical": 0.95},
+            },
+            stats={"num_requests_running": 3, "num_requests_waiting": 0, "max_num_seqs": 32, "tokens_per_second": 41.5},
+            log_tail=["ready", "WARNING admission closed"], observed_at=clock.now(),
+        )  # fmt: skip
+    return {"tenant": tenant.slug, "deployment": str(made.id), "model": "tiny-chat", "version": version.number}
+
+
+def validate() -> None:
+    """Check what waits."""
+    from catalog import completion, validation
+
+    completion.verify_waiting()
+    validation.validate_waiting()
+
+
+def remove_member(email: str) -> None:
+    """Take somebody out of the tenant harbor, as another member does."""
+    from kernel import actors, scope
+    from tenants import services
+    from tenants.models import Member, Tenant
+
+    tenant = Tenant.objects.get(slug="harbor")
+    with scope.tenant(tenant.id):
+        member = Member.objects.select_related("user").get(user__email=email)
+    services.remove_member(actor=actors.system("tests"), tenant=tenant, member=member)
+
+
+if __name__ == "__main__":
+    django.setup()
+    if sys.argv[1] == "seed":
+        sys.stdout.write(json.dumps(seed()))
+    elif sys.argv[1] == "validate":
+        validate()
+    else:
+        remove_member(sys.argv[2])
