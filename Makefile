@@ -78,7 +78,7 @@ test-whole: setup-dev ## the whole path with real processes, and the pages in a 
 	$(PY) -m pytest $(wildcard tests/acceptance tests/browser)
 
 lint: setup-dev
-	$(PY) -m ruff check .
+	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --check .
 
 fmt: setup-dev ## format the code

@@ -4,16 +4,18 @@ import os
 from typing import Any
 
 from django.core.asgi import get_asgi_application
+from django.urls import re_path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django_app = get_asgi_application()
 
-from catalog.api import tus_asgi  # noqa: E402
 from channels.auth import AuthMiddlewareStack  # noqa: E402  (needs Django set up)
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
+from catalog.api import tus_asgi  # noqa: E402
 from console.live import routing as console_routing  # noqa: E402
+from controlplane import bodies  # noqa: E402
 from dispatch.api import sockets as dispatch_sockets  # noqa: E402
 
 
@@ -22,7 +24,7 @@ async def http(scope: dict[str, Any], receive: Any, send: Any) -> None:
     if tus_asgi.matches(scope):
         await tus_asgi.application(scope, receive, send)
     else:
-        await django_app(scope, receive, send)
+        await _django(scope, receive, send)
 
 
 async def websocket(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -30,6 +32,17 @@ async def websocket(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await (_machines if scope["path"].startswith("/internal/") else _browsers)(scope, receive, send)
 
 
-_machines = URLRouter(dispatch_sockets.urlpatterns)
-_browsers = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(console_routing.urlpatterns)))
+async def _nowhere(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """A socket at a path that is none: refused before it opens."""
+    await receive()
+    await send({"type": "websocket.close", "code": 4404})
+
+
+def _router(routes: list[Any]) -> URLRouter:
+    return URLRouter([*routes, re_path("", _nowhere)])
+
+
+_django = bodies.bounded(django_app)
+_machines = _router(dispatch_sockets.urlpatterns)
+_browsers = AllowedHostsOriginValidator(AuthMiddlewareStack(_router(console_routing.urlpatterns)))
 application = ProtocolTypeRouter({"http": http, "websocket": websocket})
