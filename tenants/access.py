@@ -11,7 +11,8 @@ from tenants.errors import TenantSuspended
 from tenants.models import ApiKey, KeyKind, Member, Tenant
 from tenants.roles import Permission, Role, permits, weakest_role_with
 
-_KEY_PERMISSIONS = frozenset(
+# What an API key with the scope `manage` may do in its tenant.
+KEY_PERMISSIONS = frozenset(
     {Permission.VIEW, Permission.PUBLISH, Permission.DEPLOY, Permission.MANAGE_KEYS, Permission.GRANT}
 )
 
@@ -21,7 +22,7 @@ def can(actor: Actor, permission: Permission, tenant_id: uuid.UUID) -> bool:
     if actor.kind is ActorKind.SYSTEM or actor.is_platform_admin:
         return True
     if actor.kind is ActorKind.KEY:
-        return actor.tenant_id == tenant_id and permission in _KEY_PERMISSIONS
+        return actor.tenant_id == tenant_id and permission in KEY_PERMISSIONS
     return permits(actor.role_in(tenant_id), permission)
 
 

@@ -15,7 +15,7 @@ from ledger.record import record
 from tenants import access
 from tenants.errors import KeyRevoked, LastOwner, SlugTaken
 from tenants.models import SLUG, SLUG_PATTERN, ApiKey, KeyKind, KeyScope, Member, Tenant, User, UserToken
-from tenants.roles import Permission, Role
+from tenants.roles import Permission, Role, permits
 
 PLAYGROUND_KEY_LIFETIME = datetime.timedelta(minutes=15)
 USER_TOKEN_LIFETIME = datetime.timedelta(days=30)
@@ -71,6 +71,8 @@ def set_member(*, actor: Actor, tenant: Tenant, user: User, role: Role) -> Membe
             subject_label=user.email,
             data={"role": role.value},
         )
+        if not permits(role, Permission.INFER):
+            _end_playground(tenant, user)
         hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "members"})
     return member
 
@@ -92,7 +94,15 @@ def remove_member(*, actor: Actor, tenant: Tenant, member: Member) -> None:
             subject_label=member.user.email,
         )
         member.delete()
+        _end_playground(tenant, member.user)
         hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "members"})
+
+
+def _end_playground(tenant: Tenant, user: User) -> None:
+    """What a person was given for the playground ends with the right to use it, not with its quarter of an hour."""
+    keys = ApiKey.objects.filter(tenant=tenant, created_by=user, kind=KeyKind.PLAYGROUND, revoked_at=None)
+    if keys.update(revoked_at=clock.now()):
+        generations.bump(generations.ROUTES)
 
 
 def _keep_an_owner(tenant: Tenant, member: Member, role: Role | None) -> None:
@@ -119,6 +129,9 @@ def create_api_key(
         raise errors.InvalidInput(
             f"Scopes are {', '.join(sorted(known))}; name at least one.", data={"field": "scopes"}
         )
+    if KeyScope.MANAGE.value in scopes:
+        for permission in sorted(access.KEY_PERMISSIONS):  # a key carries no more than who makes it
+            access.require(actor, permission, tenant.id)
     if not name.strip():
         raise errors.InvalidInput("Give the key a name, so that people know what uses it.", data={"field": "name"})
     if expires_at is not None and expires_at <= clock.now():

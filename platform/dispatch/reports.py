@@ -8,11 +8,13 @@ from fleet.changes import Changes
 from fleet.joining import actor_of_node
 from fleet.models import Node
 from fleet.observation import observe
+from kernel.conflicts import retry_on_conflict
 from ledger import generations
 from runtime.wire.reports import NodeReport, ReportReply
 from serving.observing import observe_replicas
 
 
+@retry_on_conflict
 def apply_report(node: Node, report: NodeReport, *, address: str = "") -> ReportReply:
     """Apply ``report`` unless a newer one was applied before; return what the agent should know."""
     changes = Changes()

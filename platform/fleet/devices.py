@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleet.facts import DeviceFacts
-from fleet.models import Device, DeviceKind, HealthEvent, Node, Partition
+from fleet.models import Device, DeviceKind, HealthEvent, Node
 from fleet.states import DEVICE, DeviceState
 from kernel import clock, machine
 from kernel.actors import Actor
@@ -12,6 +12,7 @@ from ledger import hints
 from ledger.record import record_move
 
 MAX_DEVICES = 256
+MAX_UUID = 96
 #: Reasons that reports set, and that reports may therefore take back.
 MISSING, PROBLEM, SHRUNK = "DeviceMissing", "ProblemReported", "MemoryShrunk"
 _BY_REPORT = frozenset({MISSING, PROBLEM, SHRUNK})
@@ -22,42 +23,54 @@ def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drif
 
     ``drifting`` also writes the numbers that change all the time. A device is known by its UUID: one that another node
     reported last moves over when nothing holds it there, and is refused (with a health event) when something does.
+    The caller has locked the node. Devices are taken in the order of their UUIDs, and another node's is never waited
+    for, so that nodes that see the same devices do not wait for each other in a circle.
     """
-    reported = {
-        fact.uuid: fact for fact in facts[:MAX_DEVICES] if fact.kind in DeviceKind.values and fact.memory_bytes > 0
-    }
+    reported = {fact.uuid: fact for fact in facts[:MAX_DEVICES] if _makes_sense(fact)}
     rows = {device.uuid: device for device in Device.objects.filter(node=node)}
     grown = False
-    for uuid, fact in reported.items():
-        device = rows.get(uuid) or _adopt(node, fact)
-        if device is not None:
+    for uuid in sorted(reported.keys() | rows.keys()):
+        fact = reported.get(uuid)
+        if fact is None:
+            _miss(rows[uuid], actor=actor)
+        elif (device := rows.get(uuid) or _adopt(node, fact)) is not None:
             grown |= _update(device, fact, actor=actor, drifting=drifting or uuid not in rows) or uuid not in rows
-    for uuid, device in rows.items():
-        if uuid not in reported and device.present:
-            device.present = False
-            device.save(update_fields=["present"])
-            _ail(device, MISSING, "The node's last report does not list this device.", actor=actor)
     return grown
+
+
+def _makes_sense(fact: DeviceFacts) -> bool:
+    return fact.kind in DeviceKind.values and fact.memory_bytes > 0 and 0 < len(fact.uuid) <= MAX_UUID
+
+
+def _miss(device: Device, *, actor: Actor) -> None:
+    if device.present and _write(device, {"present": False}):
+        _ail(device, MISSING, "The node's last report does not list this device.", actor=actor)
 
 
 def _adopt(node: Node, fact: DeviceFacts) -> Device | None:
     """A row for a device that this node did not have before."""
-    known = Device.objects.select_for_update().filter(uuid=fact.uuid).first()
-    if known is None:
-        return Device.objects.create(
-            node=node,
-            uuid=fact.uuid[:96],
-            kind=fact.kind,
-            product=fact.product[:120],
-            memory_bytes=fact.memory_bytes,
-            state_changed_at=clock.now(),
-        )
-    if Partition.objects.filter(device=known).exists():
+    made, created = Device.objects.get_or_create(
+        uuid=fact.uuid,
+        defaults={
+            "node": node,
+            "kind": fact.kind,
+            "product": fact.product[:120],
+            "memory_bytes": fact.memory_bytes,
+            "state_changed_at": clock.now(),
+        },
+    )
+    if created:
+        return made
+    if made.held_bytes:
         said = HealthEvent.objects.filter(node=node, code="DeviceElsewhere", data__uuid=fact.uuid).exists()
         if not said:
             message = f"Device {fact.uuid} is reported here, but replicas hold it on another node; it is not used here."
-            _event(node, None, "DeviceElsewhere", message, {"uuid": fact.uuid, "node": str(known.node_id)})
+            _event(node, None, "DeviceElsewhere", message, {"uuid": fact.uuid, "node": str(made.node_id)})
         return None
+    free = Device.objects.select_for_update(no_key=True, skip_locked=True).filter(held_bytes=0)
+    known = free.filter(id=made.id).first()
+    if known is None:
+        return None  # it is being used right now; the next report asks again
     known.node = node
     known.save(update_fields=["node"])
     return known
@@ -80,10 +93,8 @@ def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) 
         values |= {name: getattr(fact, name) for name in names}
     changed = {name: value for name, value in values.items() if getattr(device, name) != value}
     grown = "present" in changed or changed.get("memory_bytes", 0) > device.memory_bytes
-    if changed:
-        Device.objects.filter(id=device.id).update(**changed)
-        for name, value in changed.items():
-            setattr(device, name, value)
+    if changed and not _write(device, changed):
+        return False
     if fact.problem:
         _ail(device, PROBLEM, fact.problem[:1000], actor=actor)
         return False
@@ -92,6 +103,15 @@ def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) 
         _ail(device, SHRUNK, said, actor=actor)
         return False
     return _recover(device, actor=actor) or grown
+
+
+def _write(device: Device, values: Mapping[str, Any]) -> bool:
+    """Write ``values``; False when another node has taken the device over meanwhile."""
+    if not Device.objects.filter(id=device.id, node_id=device.node_id).update(**values):
+        return False
+    for name, value in values.items():
+        setattr(device, name, value)
+    return True
 
 
 def _ail(device: Device, reason: str, message: str, *, actor: Actor) -> None:

@@ -11,6 +11,7 @@ from fleet.models import Gateway, JoinToken, MachineKind, Node
 from fleet.states import NODE, NodeState
 from kernel import clock, errors, ids, machine
 from kernel.actors import Actor, ActorKind, Way
+from kernel.conflicts import retry_on_conflict
 from ledger import generations, hints
 from ledger.record import record, record_move
 from tenants import access
@@ -53,6 +54,7 @@ def create_join_token(*, actor: Actor, kind: MachineKind, name: str = "") -> tup
     return token, secret.text
 
 
+@retry_on_conflict
 def join_node(*, token: str, name: str, machine_id: str, version: str, address: str = "") -> tuple[Node, str]:
     """Let a machine in as a node; a machine that is known stays the same node and gets a new credential.
 
@@ -66,7 +68,7 @@ def join_node(*, token: str, name: str, machine_id: str, version: str, address: 
     with transaction.atomic():
         used = _take_token(token, MachineKind.NODE)
         shown = used.name or name
-        node, created = Node.objects.select_for_update().get_or_create(
+        node, created = Node.objects.select_for_update(no_key=True).get_or_create(
             machine_id=machine_id, defaults={"name": shown, "state_changed_at": now, "created_at": now}
         )
         actor = actor_of_node(node, address)

@@ -18,6 +18,7 @@ from fleet.models import Node
 from fleet.states import NODE, WATCHED, NodeState
 from kernel import clock, errors, machine
 from kernel.actors import system
+from kernel.conflicts import retry_on_conflict
 from ledger import generations, hints
 from ledger.record import record_move
 
@@ -90,14 +91,19 @@ def expire() -> int:
         return sum(_lose(node_id) for node_id in judgement.expired)
 
 
+@retry_on_conflict
 def _renew_all() -> None:
     """Nobody listened: silence of that time proves nothing."""
-    Node.objects.filter(state__in=WATCHED).update(lease_expires_at=clock.now() + _lease())
+    with transaction.atomic():
+        rows = Node.objects.select_for_update(no_key=True).filter(state__in=WATCHED).order_by("id")
+        ids = list(rows.values_list("id", flat=True))  # an UPDATE alone would lock them in any order
+        Node.objects.filter(id__in=ids).update(lease_expires_at=clock.now() + _lease())
 
 
+@retry_on_conflict
 def _lose(node_id: uuid.UUID) -> int:
     with transaction.atomic():
-        node = Node.objects.select_for_update().filter(id=node_id, lease_expires_at__lte=clock.now()).first()
+        node = Node.objects.select_for_update(no_key=True).filter(id=node_id, lease_expires_at__lte=clock.now()).first()
         if node is None:
             return 0  # it reported in between
         seen = f"{node.last_seen_at:%H:%M:%S} UTC" if node.last_seen_at else "never"

@@ -13,6 +13,7 @@ from django.conf import settings
 
 from fleet.changes import Changes
 from fleet.devices import sync_devices
+from fleet.errors import MachineRemoved
 from fleet.facts import HostFacts, NodeFacts
 from fleet.joining import actor_of_node
 from fleet.models import HealthEvent, Node
@@ -37,8 +38,14 @@ class Observed:
 
 
 def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes) -> Observed:
-    """Apply ``facts`` to the node's rows; locks the node until the caller's transaction ends. The caller announces."""
-    node = Node.objects.select_for_update().get(id=node_id)
+    """Apply ``facts`` to the node's rows; locks the node until the caller's transaction ends. The caller announces.
+
+    Raises:
+        MachineRemoved: the node was removed while its report was on its way.
+    """
+    node = Node.objects.select_for_update(no_key=True).get(id=node_id)
+    if node.state == NodeState.REMOVED:
+        raise MachineRemoved("This node was removed; join again with a new token.")
     if facts.agent_id == node.agent_id and facts.sequence <= node.sequence:
         return Observed(node, fresh=False, came_back=False)
     actor = actor_of_node(node)

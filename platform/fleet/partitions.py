@@ -1,7 +1,7 @@
 """Taking and freeing parts of devices: the only code that moves the counters of devices and nodes.
 
-Both run in the caller's transaction and lock the node, then the device, always in this order. The database refuses
-what these functions might get wrong: a second owner, a device over its memory, whole and shared at once.
+Both run in the caller's transaction and lock the node, then its devices by UUID, always in this order. The database
+refuses what these functions might get wrong: a second owner, a device over its memory, whole and shared at once.
 """
 
 import dataclasses
@@ -32,11 +32,7 @@ def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int
         CapacityGone: the device cannot hold it (any more), or the rank has a partition already.
     """
     _require_transaction()
-    device = Device.objects.select_related(None).filter(id=device_id).first()
-    if device is None:
-        raise CapacityGone("The device is gone.")
-    Node.objects.select_for_update().filter(id=device.node_id).first()
-    device = Device.objects.select_for_update().get(id=device_id)
+    device = lock_device(device_id)
     if device.held_bytes + share.memory_bytes > device.memory_bytes:
         raise CapacityGone(
             f"Device {device.uuid} has {device.memory_bytes - device.held_bytes} bytes left; "
@@ -63,14 +59,35 @@ def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int
     return partition
 
 
+def lock_device(device_id: uuid.UUID) -> Device:
+    """The device, locked together with its node until the transaction ends: nothing on it changes meanwhile.
+
+    Raises:
+        CapacityGone: it is gone, or has just moved to another node.
+    """
+    _require_transaction()
+    node_id = Device.objects.filter(id=device_id).values_list("node_id", flat=True).first()
+    if node_id is None:
+        raise CapacityGone("The device is gone.")
+    Node.objects.select_for_update(no_key=True).filter(id=node_id).first()
+    device = Device.objects.select_for_update(no_key=True).filter(id=device_id, node_id=node_id).first()
+    if device is None:
+        raise CapacityGone("The device has just left its node.")
+    return device
+
+
 def release(replica_id: uuid.UUID) -> int:
     """Free everything that ``replica_id`` holds; return how many partitions. Freeing twice is harmless."""
     _require_transaction()
-    held = list(Partition.objects.select_related("device").filter(replica_id=replica_id).order_by("device_id"))
+    held = list(
+        Partition.objects.select_related("device")
+        .filter(replica_id=replica_id)
+        .order_by("device__node_id", "device__uuid")
+    )
     freed = 0
     for partition in held:
-        Node.objects.select_for_update().filter(id=partition.device.node_id).first()
-        Device.objects.select_for_update().filter(id=partition.device_id).first()
+        Node.objects.select_for_update(no_key=True).filter(id=partition.device.node_id).first()
+        Device.objects.select_for_update(no_key=True).filter(id=partition.device_id).first()
         if not Partition.objects.filter(id=partition.id).delete()[0]:
             continue
         freed += 1

@@ -2,14 +2,16 @@
 
 from django.db import transaction
 
-from fleet import joining, partitions
+from fleet import holders, joining, partitions
+from fleet.changes import Changes
 from fleet.errors import NodeHoldsReplicas
 from fleet.models import Device, Gateway, Node, Partition
 from fleet.observation import CAPACITY_CHANGED
 from fleet.states import NODE, NodeState
 from kernel import clock, machine
 from kernel.actors import Actor
-from ledger import generations, hints, outbox
+from kernel.conflicts import retry_on_conflict
+from ledger import hints, outbox
 from ledger.record import record, record_move
 from tenants import access
 
@@ -49,6 +51,7 @@ def finish_drain(*, actor: Actor, node: Node) -> Node:
     )
 
 
+@retry_on_conflict
 def remove(*, actor: Actor, node: Node) -> Node:
     """Take the node out of the fleet; its credential is refused from now on.
 
@@ -59,7 +62,7 @@ def remove(*, actor: Actor, node: Node) -> Node:
     """
     access.require_platform_admin(actor)
     with transaction.atomic():
-        locked = Node.objects.select_for_update().get(id=node.id)
+        locked = Node.objects.select_for_update(no_key=True).get(id=node.id)
         held = Partition.objects.filter(device__node=locked)
         replica_ids = set(held.values_list("replica_id", flat=True))
         if replica_ids and locked.state != NodeState.LOST:
@@ -70,15 +73,18 @@ def remove(*, actor: Actor, node: Node) -> Node:
         move = machine.move(
             locked, NODE, NodeState.REMOVED, reason="Removed", message=f"Removed by {actor.label}.", returns_to=""
         )
+        changes = Changes()
+        holders.evict(locked.id, changes)
         for replica_id in sorted(replica_ids):
             partitions.release(replica_id)
         Device.objects.filter(node=locked).delete()
         record_move(
             move, actor=actor, tenant_id=None, subject_label=locked.name, data={"replicas_freed": len(replica_ids)}
         )
-        generations.bump(generations.of_node(locked.id))
-        generations.bump(generations.ROUTES)
-        outbox.emit(CAPACITY_CHANGED, {"node": str(locked.id)})
+        changes.node(locked.id)
+        changes.routes()
+        changes.wake(CAPACITY_CHANGED)
+        changes.announce()
         hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "nodes", "node": str(locked.id)})
     return locked
 
@@ -101,6 +107,7 @@ def remove_gateway(*, actor: Actor, gateway: Gateway) -> Gateway:
     return gateway
 
 
+@retry_on_conflict
 def _move(
     actor: Actor,
     node: Node,
@@ -113,7 +120,7 @@ def _move(
 ) -> Node:
     access.require_platform_admin(actor)
     with transaction.atomic():
-        fresh = Node.objects.get(id=node.id)
+        fresh = Node.objects.select_for_update(no_key=True).get(id=node.id)
         if fresh.state == NodeState.LOST and to is not NodeState.DRAINED:
             return _move_lost(actor, fresh, to, accepts_gap)
         if fresh.state == to:  # already so; a second drain may still accept the gap

@@ -80,7 +80,7 @@ def move(
     if not transaction.get_connection(row._state.db).in_atomic_block:
         raise RuntimeError(f"{transitions.name}: a move needs a transaction")
     manager = type(row)._base_manager
-    current = manager.select_for_update().filter(pk=row.pk).values_list("state", flat=True).first()
+    current = manager.select_for_update(no_key=True).filter(pk=row.pk).values_list("state", flat=True).first()
     if current is None or current not in sources:
         raise errors.StaleTransition(
             f"{transitions.name} {row.pk} is {current or 'gone'}; it cannot become {to} from there.",

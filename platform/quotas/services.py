@@ -84,4 +84,4 @@ def _locked(tenant: Tenant) -> TenantQuota:
     """The tenant's row, made from the defaults when it is missing, locked."""
     with scope.tenant(tenant.id):
         TenantQuota.objects.get_or_create(tenant=tenant, defaults={**defaults(), "updated_at": clock.now()})
-        return TenantQuota.objects.select_for_update().get(tenant=tenant)
+        return TenantQuota.objects.select_for_update(no_key=True).get(tenant=tenant)

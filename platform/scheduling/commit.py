@@ -5,9 +5,9 @@ from django.db import models, transaction
 from fleet import partitions
 from fleet.changes import Changes
 from fleet.errors import CapacityGone
-from fleet.models import Node
 from kernel import errors, machine, scope
 from kernel.actors import system
+from kernel.conflicts import retry_on_conflict
 from ledger.record import record_move
 from quotas.services import require as require_quota
 from scheduling import snapshot as snapshots
@@ -19,6 +19,7 @@ from serving.states import REPLICA, DeploymentState, ReplicaState
 ACTOR = system("scheduling")
 
 
+@retry_on_conflict
 def commit(answer: Answer) -> None:
     """Give the replica its partition and its node, in one transaction.
 
@@ -31,18 +32,19 @@ def commit(answer: Answer) -> None:
     if device is None or need is None:
         raise ValueError("a refusal cannot be committed")
     with transaction.atomic(), scope.all_tenants():
-        Node.objects.select_for_update().filter(id=device.node_id).first()
-        replica = (
-            Replica.objects.select_for_update(of=("self",)).select_related("tenant").filter(id=ask.replica_id).first()
-        )
+        running = Deployment.objects.select_for_update(of=("self",), no_key=True).select_related("tenant")
+        deployment = running.filter(id=ask.deployment_id, state=DeploymentState.RUNNING).first()
+        if deployment is None:
+            raise errors.StaleTransition("The deployment does not run any more.")
+        require_quota(deployment.tenant, hbm_bytes=need.memory_bytes)
+        if partitions.lock_device(device.id).node_id != device.node_id:
+            raise CapacityGone("The device has moved to another node since the plan was made.")
+        replica = Replica.objects.select_for_update(no_key=True).filter(id=ask.replica_id).first()
         if replica is None or replica.generation != ask.generation or replica.state != ReplicaState.PENDING:
             raise errors.StaleTransition("The replica does not wait for a place any more.")
-        if not Deployment.objects.filter(id=ask.deployment_id, state=DeploymentState.RUNNING).exists():
-            raise errors.StaleTransition("The deployment does not run any more.")
         fresh = snapshots.take(only_device=device.id)
         if not fresh.devices or refuse(fresh.devices[0], fresh.nodes[device.node_id], ask.needs) is not None:
             raise CapacityGone("The device has changed since the plan was made.")
-        require_quota(replica.tenant, hbm_bytes=need.memory_bytes)
         share = partitions.Share(memory_bytes=need.memory_bytes, host_bytes=need.host_bytes, millicpus=need.millicpus)
         partitions.take(replica_id=replica.id, device_id=device.id, share=share)
         move = machine.move(

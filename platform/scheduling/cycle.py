@@ -89,7 +89,7 @@ def _carry_out(answer: Answer) -> int:
         refused = answer.explanation() | {"node_id": None, "device_uuid": None}
         _say(ask.replica_id, ask.generation, "QuotaExceeded", exc.detail, refused)
         return 0
-    except (CapacityGone, errors.StaleTransition) as exc:
+    except (CapacityGone, errors.StaleTransition, errors.Unavailable) as exc:
         logger.info("plan overtaken", extra={"replica": str(ask.replica_id), "why": exc.detail})
         return 0  # the next beat plans again
     return 1

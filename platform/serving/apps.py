@@ -11,7 +11,9 @@ class ServingConfig(AppConfig):
         from quotas import usage
         from quotas.amount import Kind
         from serving import handlers, selectors  # noqa: F401  (importing handlers registers them)
+        from serving.reconcile import cycle
 
         holders.described_by(selectors.describe_holders)
+        holders.evicted_by(cycle.evict)
         usage.counted_by(Kind.REPLICAS, selectors.replicas_wanted)
         usage.counted_by(Kind.HBM_BYTES, selectors.device_bytes_held)

@@ -44,6 +44,24 @@ WORDS: Final = (
 )  # fmt: skip
 
 
+_FOR_CALLERS: Final = {
+    "starting": "The model is starting; try again in a moment.",
+    "pending": "The model waits for a place on a device. Its owner can see why.",
+    "failed": "The model is not answering now. Its owner can see why.",
+    "idle": "The model is switched off: no replica is wanted.",
+    "stopping": "The model is being stopped by its owner.",
+    "stopped": "The model was stopped by its owner.",
+    "deleting": "The model is being deleted by its owner.",
+}
+
+
+def for_callers(health: Health) -> Health:
+    """What those may know who only call the model: whether it answers; no counts, no devices, no engine's words."""
+    if health.ready:
+        return Health("ready", "The model answers.", (), 1)
+    return Health(health.word, _FOR_CALLERS.get(health.word, _FOR_CALLERS["failed"]), (), 0)
+
+
 def health(state: str, desired: int, generation: int, replicas: Sequence[Facts]) -> Health:
     """Derive everything that is shown about a deployment. Stopped replicas do not matter."""
     live = [replica for replica in replicas if replica.state != _R.STOPPED]

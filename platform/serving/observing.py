@@ -112,7 +112,10 @@ def observe_replicas(
     points: list[series.Point] = []
     with scope.all_tenants():
         rows = list(
-            Replica.objects.select_for_update().filter(node=node).exclude(state=ReplicaState.STOPPED).order_by("id")
+            Replica.objects.select_for_update(no_key=True)
+            .filter(node=node)
+            .exclude(state=ReplicaState.STOPPED)
+            .order_by("id")
         )
         for row in rows:
             observation = by_id.get(row.id)

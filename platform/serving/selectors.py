@@ -138,11 +138,17 @@ def callable_endpoints(tenant: Tenant) -> list[CallableEndpoint]:
                 endpoint.name if endpoint.tenant_id == tenant.id else f"{endpoint.tenant.slug}/{endpoint.name}",
                 endpoint.tenant,
                 endpoint.tenant_id == tenant.id,
-                endpoint_health(endpoint),
+                _health_for(tenant, endpoint),
             )
             for endpoint in rows
         ]
     return sorted(found, key=lambda item: (not item.own, item.model))
+
+
+def _health_for(tenant: Tenant, endpoint: Endpoint) -> Health:
+    """Only the owner learns more than whether it answers."""
+    health = endpoint_health(endpoint)
+    return health if endpoint.tenant_id == tenant.id else conditions.for_callers(health)
 
 
 def describe_holders(replica_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, Holder]:

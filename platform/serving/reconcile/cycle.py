@@ -16,6 +16,7 @@ from fleet.services import finish_drain
 from fleet.states import NodeState
 from kernel import clock, errors, machine, scope
 from kernel.actors import system
+from kernel.conflicts import retry_on_conflict
 from ledger.record import record, record_move
 from serving.models import Deployment, Replica
 from serving.reconcile import plan as planning
@@ -33,9 +34,9 @@ ACTOR: Final = system("serving.reconcile")
 
 
 def settle(deployment: Deployment, changes: Changes) -> None:
-    """Plan and act on one deployment, whose row the caller has locked."""
+    """Plan and act on one deployment, whose row the caller has locked; locks the nodes it runs on and its replicas."""
     with scope.tenant(deployment.tenant_id):
-        replicas = list(Replica.objects.select_related("node").filter(deployment=deployment).order_by("id"))
+        replicas = _locked_replicas(deployment)
         running = deployment.state == DeploymentState.RUNNING
         decided = planning.plan(
             [_view(replica) for replica in replicas],
@@ -50,6 +51,17 @@ def settle(deployment: Deployment, changes: Changes) -> None:
             _create(deployment, changes)
         if decided.finished:
             _finish(deployment, changes)
+
+
+def _locked_replicas(deployment: Deployment) -> list[Replica]:
+    """The replicas as they are, and stay: neither a report nor a placement moves one while the plan is carried out.
+
+    Under the deployment's lock no replica gets a node, so the nodes found first are all there are.
+    """
+    rows = Replica.objects.filter(deployment=deployment).exclude(node=None)
+    list(Node.objects.select_for_update(no_key=True).filter(id__in=rows.values("node_id")).order_by("id"))
+    locked = Replica.objects.select_for_update(of=("self",), no_key=True).select_related("node")
+    return list(locked.filter(deployment=deployment).order_by("id"))
 
 
 def run() -> int:
@@ -89,17 +101,22 @@ def _needing() -> list[uuid.UUID]:
 
 def _settle_in_own_transaction(deployment_id: uuid.UUID) -> int:
     try:
-        with transaction.atomic(), scope.all_tenants():
-            deployment = Deployment.objects.select_for_update().filter(id=deployment_id).first()
-            if deployment is None:
-                return 0
-            changes = Changes()
-            settle(deployment, changes)
-            changes.announce()
-    except (errors.StaleTransition, DatabaseError):
-        # boundary: a report moved the row first, or a lock was lost; the next beat looks at what is then true
+        return _settle_alone(deployment_id)
+    except (errors.StaleTransition, errors.Unavailable, DatabaseError):
+        # boundary: one deployment's trouble is not the others'; the next beat looks at what is then true
         logger.warning("deployment not settled", extra={"deployment": str(deployment_id)}, exc_info=True)
         return 0
+
+
+@retry_on_conflict
+def _settle_alone(deployment_id: uuid.UUID) -> int:
+    with transaction.atomic(), scope.all_tenants():
+        deployment = Deployment.objects.select_for_update(no_key=True).filter(id=deployment_id).first()
+        if deployment is None:
+            return 0
+        changes = Changes()
+        settle(deployment, changes)
+        changes.announce()
     return 1
 
 
@@ -108,7 +125,7 @@ def _finish_node_drains() -> None:
         if not Partition.objects.filter(device__node=node).exists():
             try:
                 finish_drain(actor=ACTOR, node=node)
-            except errors.StaleTransition:
+            except (errors.StaleTransition, errors.Unavailable):
                 logger.info("drain overtaken", extra={"node": str(node.id)})
 
 
@@ -205,6 +222,16 @@ _ACTIONS: Final[Mapping[Do, Callable[[Replica, Step, Changes], None]]] = {
     Do.RETRY: _retry,
     Do.FORGET: _forget,
 }
+
+
+def evict(node_id: uuid.UUID, changes: Changes) -> None:
+    """The node is being removed, under its lock: its replicas are lost at once, and start again elsewhere."""
+    with scope.all_tenants():
+        rows = Replica.objects.select_for_update(of=("self",), no_key=True).select_related("node")
+        for replica in rows.filter(node_id=node_id).exclude(state=ReplicaState.STOPPED).order_by("id"):
+            step = planning.evicted(_view(replica))
+            _ACTIONS[step.do](replica, step, changes)
+            changes.wake(WAKE)
 
 
 def give_up(replica: Replica, changes: Changes) -> None:

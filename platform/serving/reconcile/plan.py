@@ -98,10 +98,7 @@ def _by_itself(replica: ReplicaView, now: datetime.datetime) -> list[Step]:
     if replica.state == ReplicaState.STOPPED:
         return [Step(replica.id, Do.FORGET)] if now - replica.since >= KEEP_STOPPED else []
     if replica.node_state == NodeState.REMOVED:
-        gone = "Its node was removed from the fleet."
-        if replica.state == ReplicaState.DRAINING:
-            return [Step(replica.id, Do.ABANDON, "NodeRemoved", gone)]
-        return [Step(replica.id, Do.LOSE, "NodeRemoved", gone)]
+        return [evicted(replica)]
     if (
         replica.node_state == NodeState.LOST
         and replica.state in RUNNING_ON_NODE
@@ -117,6 +114,12 @@ def _by_itself(replica: ReplicaView, now: datetime.datetime) -> list[Step]:
     if not replica.recalled and now - replica.since >= PATIENCE:
         return [Step(replica.id, Do.RECALL)]
     return []
+
+
+def evicted(replica: ReplicaView) -> Step:
+    """What happens to a replica whose node is removed (pure)."""
+    do = Do.ABANDON if replica.state == ReplicaState.DRAINING else Do.LOSE
+    return Step(replica.id, do, "NodeRemoved", "Its node was removed from the fleet.")
 
 
 def _forget_surplus(replicas: Sequence[ReplicaView]) -> list[Step]:

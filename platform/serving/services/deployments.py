@@ -12,12 +12,13 @@ from catalog.services import make_revision
 from fleet.changes import Changes
 from kernel import clock, errors, machine, scope
 from kernel.actors import Actor
+from kernel.conflicts import retry_on_conflict
 from ledger.record import record, record_move
 from quotas.services import require as require_quota
 from serving.errors import DeploymentDeleting
 from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint
 from serving.reconcile import cycle
-from serving.services.endpoints import check_name, create_endpoint
+from serving.services.endpoints import add_endpoint, check_name
 from serving.states import DEPLOYMENT, DeploymentState
 from tenants import access
 from tenants.models import Tenant
@@ -28,6 +29,7 @@ DEFAULT_WEIGHT: Final = 100
 DEFAULT_DRAIN_SECONDS: Final = 30
 
 
+@retry_on_conflict
 def deploy_version(
     *,
     actor: Actor,
@@ -58,6 +60,7 @@ def deploy_version(
         )
 
 
+@retry_on_conflict
 def deploy(
     *,
     actor: Actor,
@@ -81,15 +84,16 @@ def deploy(
             f"There is no revision {revision.id} in tenant {tenant.slug!r}.", code="revision_not_found"
         )
     now = clock.now()
+    changes = Changes()
     with transaction.atomic(), scope.tenant(tenant.id):
         require_quota(tenant, replicas=replicas)
         if Deployment.objects.count() >= MAX_DEPLOYMENTS:
             raise errors.Conflict(
                 f"The tenant has {MAX_DEPLOYMENTS} deployments already; delete one first.", code="too_many_deployments"
             )
-        endpoint = Endpoint.objects.select_for_update().filter(name=endpoint_name).first()
+        endpoint = Endpoint.objects.select_for_update(no_key=True).filter(name=endpoint_name).first()
         if endpoint is None:
-            endpoint = create_endpoint(actor=actor, tenant=tenant, name=endpoint_name)
+            endpoint = add_endpoint(actor, tenant, endpoint_name, {}, changes)
         deployment = Deployment.objects.create(
             tenant=tenant,
             endpoint=endpoint,
@@ -107,10 +111,11 @@ def deploy(
             "deployment.created",
             {"replicas": replicas, "weight": weight, "revision": str(revision.id)},
         )
-        _follow_up(deployment)
+        _follow_up(deployment, changes)
     return deployment
 
 
+@retry_on_conflict
 def scale(
     *, actor: Actor, tenant: Tenant, deployment: Deployment, replicas: int | None = None, weight: int | None = None
 ) -> Deployment:
@@ -131,7 +136,7 @@ def scale(
         )
         fresh.refresh_from_db()
         _note(actor, fresh, "deployment.scaled", {"before": before, "after": {"replicas": wanted, "weight": share}})
-        _follow_up(fresh)
+        _follow_up(fresh, Changes())
     return fresh
 
 
@@ -150,6 +155,7 @@ def delete_deployment(*, actor: Actor, tenant: Tenant, deployment: Deployment) -
     return _move(actor, tenant, deployment, DeploymentState.DELETING, "DeletedByMember")
 
 
+@retry_on_conflict
 def _move(actor: Actor, tenant: Tenant, deployment: Deployment, to: DeploymentState, reason: str) -> Deployment:
     access.require(actor, Permission.DEPLOY, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
@@ -162,13 +168,16 @@ def _move(actor: Actor, tenant: Tenant, deployment: Deployment, to: DeploymentSt
             fresh, DEPLOYMENT, to, reason=reason, message=f"By {actor.label}.", generation=fresh.generation + 1
         )
         record_move(move, actor=actor, tenant_id=tenant.id, subject_label=fresh.endpoint.name)
-        _follow_up(fresh)
+        _follow_up(fresh, Changes())
     return fresh
 
 
 def _locked(deployment: Deployment, *, deleting_is_fine: bool = False) -> Deployment:
     fresh = (
-        Deployment.objects.select_for_update(of=("self",)).select_related("endpoint").filter(id=deployment.id).first()
+        Deployment.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("endpoint")
+        .filter(id=deployment.id)
+        .first()
     )
     if fresh is None:
         raise errors.NotFound(f"Deployment {deployment.id} is gone.", code="deployment_not_found")
@@ -199,9 +208,8 @@ def _note(actor: Actor, deployment: Deployment, action: str, data: Mapping[str, 
     )
 
 
-def _follow_up(deployment: Deployment) -> None:
-    """Bring the replicas in line within the same transaction, so that the answer already shows them."""
-    changes = Changes()
+def _follow_up(deployment: Deployment, changes: Changes) -> None:
+    """Bring the replicas in line within the same transaction, so that the answer already shows them; announces."""
     changes.routes()
     changes.tenant(deployment.tenant_id, "deployments", deployment.id)
     cycle.settle(deployment, changes)

@@ -26,19 +26,27 @@ def create_endpoint(*, actor: Actor, tenant: Tenant, name: str, slo: Mapping[str
     access.require(actor, Permission.DEPLOY, tenant.id)
     chosen = objectives.normalise(slo or {})
     check_name(name)
+    changes = Changes()
     with transaction.atomic(), scope.tenant(tenant.id):
-        if Endpoint.objects.count() >= MAX_ENDPOINTS:
-            raise errors.Conflict(
-                f"The tenant has {MAX_ENDPOINTS} endpoints already; delete one first.", code="too_many_endpoints"
-            )
-        try:
-            with transaction.atomic():
-                endpoint = Endpoint.objects.create(tenant=tenant, name=name, slo=chosen, created_at=clock.now())
-        except IntegrityError:
-            raise EndpointNameTaken(
-                f"There is an endpoint {name!r} already; choose another name.", data={"field": "name"}
-            ) from None
-        _finish(actor, endpoint, "endpoint.created", {"slo": chosen})
+        endpoint = add_endpoint(actor, tenant, name, chosen, changes)
+        changes.announce()
+    return endpoint
+
+
+def add_endpoint(actor: Actor, tenant: Tenant, name: str, slo: Mapping[str, Any], changes: Changes) -> Endpoint:
+    """Make the endpoint in the caller's transaction, which has checked everything and announces ``changes``."""
+    if Endpoint.objects.count() >= MAX_ENDPOINTS:
+        raise errors.Conflict(
+            f"The tenant has {MAX_ENDPOINTS} endpoints already; delete one first.", code="too_many_endpoints"
+        )
+    try:
+        with transaction.atomic():
+            endpoint = Endpoint.objects.create(tenant=tenant, name=name, slo=dict(slo), created_at=clock.now())
+    except IntegrityError:
+        raise EndpointNameTaken(
+            f"There is an endpoint {name!r} already; choose another name.", data={"field": "name"}
+        ) from None
+    _note(actor, endpoint, "endpoint.created", {"slo": dict(slo)}, changes)
     return endpoint
 
 
@@ -84,7 +92,7 @@ def grant(*, actor: Actor, tenant: Tenant, endpoint: Endpoint, to: Tenant) -> Gr
     if to.id == tenant.id:
         raise errors.InvalidInput("The endpoint belongs to this tenant; it needs no grant.", data={"field": "tenant"})
     with transaction.atomic(), scope.tenant(tenant.id):
-        Endpoint.objects.select_for_update().get(id=endpoint.id)
+        Endpoint.objects.select_for_update(no_key=True).get(id=endpoint.id)
         if Grant.objects.filter(endpoint=endpoint).count() >= MAX_GRANTS:
             raise errors.Conflict(f"The endpoint is granted to {MAX_GRANTS} tenants already.", code="too_many_grants")
         made, created = Grant.objects.get_or_create(
@@ -105,6 +113,14 @@ def revoke_grant(*, actor: Actor, tenant: Tenant, grant: Grant) -> None:
 
 
 def _finish(actor: Actor, endpoint: Endpoint, action: str, data: Mapping[str, Any], also: Tenant | None = None) -> None:
+    changes = Changes()
+    _note(actor, endpoint, action, data, changes)
+    if also is not None:
+        changes.tenant(also.id, "endpoints")
+    changes.announce()
+
+
+def _note(actor: Actor, endpoint: Endpoint, action: str, data: Mapping[str, Any], changes: Changes) -> None:
     record(
         actor=actor,
         action=action,
@@ -114,9 +130,5 @@ def _finish(actor: Actor, endpoint: Endpoint, action: str, data: Mapping[str, An
         subject_label=endpoint.name,
         data=data,
     )
-    changes = Changes()
     changes.routes()
     changes.tenant(endpoint.tenant_id, "endpoints", endpoint.id)
-    if also is not None:
-        changes.tenant(also.id, "endpoints")
-    changes.announce()

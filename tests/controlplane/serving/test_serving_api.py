@@ -242,3 +242,20 @@ def test_the_database_keeps_a_placed_replica_on_a_node(client, version):
     deploy(client, version)
     with scope.all_tenants(), pytest.raises(IntegrityError), transaction.atomic():
         Replica.objects.update(state="ready")
+
+
+def test_a_granted_tenant_learns_whether_a_model_answers_and_nothing_of_its_owner(client, version, tenant):
+    deployed = deploy(client, version)
+    friend = make_tenant("friend")
+    client.post("/api/v1/tenants/acme/endpoints/chat/grants", {"tenant": "friend"}, format="json")
+    with scope.all_tenants():
+        Replica.objects.update(state="failed", reason="EngineFailed", message="GPU-1234 on node one says: secret words")
+    (mine,) = client.get("/api/v1/tenants/acme/callable-endpoints").json()
+    assert "secret words" in mine["sentence"]
+    theirs = client_for(owner_of(friend))
+    answer = theirs.get("/api/v1/tenants/friend/callable-endpoints")
+    assert answer.json()[0]["sentence"] == "The model is not answering now. Its owner can see why."
+    assert deployed["id"] not in answer.content.decode()
+    gateway = FakeGateway()
+    gateway.join()
+    assert gateway.routes().endpoints[0].state == answer.json()[0]["sentence"]
