@@ -44,15 +44,20 @@ def finish(upload: Upload, digest: str, *, actor: Actor) -> Upload:
 
 def verify_pending(upload_id: uuid.UUID) -> None:
     """Compare an upload that has all its bytes. One that is locked, ended or not whole is left alone."""
-    with scope.all_tenants():
-        upload = Upload.objects.select_related("file").filter(id=upload_id, state=UploadState.OPEN).first()
-    if upload is None or upload.offset != upload.length:
+    if _whole(upload_id) is None:
         return
     try:
-        with writer.locked(storage.upload_path(upload.id)):
-            _settle(upload, writer.digest_of(_bytes_of(upload)), _VERIFIER)
+        with writer.locked(storage.upload_path(upload_id)):
+            if (upload := _whole(upload_id)) is not None:  # who held the lock may have completed it
+                _settle(upload, writer.digest_of(_bytes_of(upload)), _VERIFIER)
     except UploadLocked:
         return
+
+
+def _whole(upload_id: uuid.UUID) -> Upload | None:
+    with scope.all_tenants():
+        rows = Upload.objects.select_related("file").filter(state=UploadState.OPEN, offset=F("length"))
+        return rows.filter(id=upload_id).first()
 
 
 def verify_waiting() -> None:

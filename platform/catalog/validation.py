@@ -14,7 +14,7 @@ from catalog import configs, formats, releases, storage
 from catalog.estimate import Shape, estimate_shape
 from catalog.models import ModelVersion, VersionFile
 from catalog.states import VERSION, VersionState
-from kernel import actors, machine, scope
+from kernel import actors, machine, scope, texts
 from kernel.actors import Actor
 from ledger import hints
 from ledger.record import record_move
@@ -34,11 +34,11 @@ def validate_waiting() -> int:
 
 
 def _validate_or_wait(version_id: uuid.UUID) -> bool:
-    """One version whose bytes cannot be read must not keep the others waiting; it is tried again next time."""
+    """One version that cannot be checked now must not keep the others waiting; it is tried again next time."""
     try:
         return validate(version_id)
-    except OSError:
-        logger.exception("the bytes of a version cannot be read", extra={"version": str(version_id)})
+    except Exception:  # boundary: what fails here has been logged, the next one may succeed
+        logger.exception("a version cannot be checked", extra={"version": str(version_id)})
         return False
 
 
@@ -79,12 +79,16 @@ def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") 
             return False
         if isinstance(verdict, formats.Rejected):
             moved = machine.move(
-                version, VERSION, VersionState.REJECTED, reason=verdict.reason.value, message=verdict.message
+                version,
+                VERSION,
+                VersionState.REJECTED,
+                reason=verdict.reason.value,
+                message=texts.storable(verdict.message),
             )
             releases.release_versions([version])
             releases.unlink_files(version)
         else:
-            moved = machine.move(version, VERSION, VersionState.READY, **_columns(verdict))
+            moved = machine.move(version, VERSION, VersionState.READY, **texts.storable(_columns(verdict)))
         record_move(
             moved, actor=_ACTOR, tenant_id=version.tenant_id, subject_label=f"{version.model.name} {version.number}"
         )

@@ -1,7 +1,7 @@
 """The web process: Django for pages and REST, bare ASGI for upload bodies, Channels for sockets."""
 
 import os
-from typing import Any
+from typing import Any, cast
 
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
@@ -39,7 +39,7 @@ async def _nowhere(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 def _router(routes: list[Any]) -> URLRouter:
-    return URLRouter([*routes, re_path("", _nowhere)])
+    return URLRouter([*routes, re_path("", cast(Any, _nowhere))])
 
 
 _django = bodies.bounded(django_app)

@@ -35,3 +35,8 @@ urlpatterns = [
     path("internal/v1/", include("dispatch.api.internal_urls")),
     path("", include("console.urls")),
 ]
+
+handler400 = "controlplane.failures.bad_request"
+handler403 = "controlplane.failures.forbidden"
+handler404 = "controlplane.failures.not_found"
+handler500 = "controlplane.failures.server_error"

@@ -12,6 +12,7 @@ from kernel import clock, scope
 from ledger import generations
 from runtime.wire.routes import EndpointEntry, KeyEntry, RateLimits, ReplicaRoute, RouteTable, TenantEntry, Variant
 from serving import selectors
+from serving.conditions import for_callers
 from serving.models import Deployment, Endpoint, Grant, Replica
 from serving.states import SERVING, DeploymentState, ReplicaState
 from tenants.models import ApiKey, Tenant
@@ -112,7 +113,7 @@ def _endpoint(row: Endpoint) -> EndpointEntry:
         created=int(row.created_at.timestamp()),
         max_model_len=min((_max_model_len(deployment) for deployment in running), default=0),
         variants=variants,
-        state="" if answering else selectors.endpoint_health(row).sentence,
+        state="" if answering else for_callers(selectors.endpoint_health(row)).sentence,
     )
 
 

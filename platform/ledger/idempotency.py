@@ -7,6 +7,7 @@ After draft-ietf-httpapi-idempotency-key-header-07: 409 while the first is runni
 import datetime
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +21,13 @@ from ledger.models import IdempotencyRecord
 KEEP = datetime.timedelta(hours=24)
 STUCK_AFTER = datetime.timedelta(minutes=2)
 MAX_KEY_LENGTH = 255
+_KEY = re.compile(rf"[\x20-\x7e]{{1,{MAX_KEY_LENGTH}}}")
 
 
 def run_once(*, owner: str, route: str, key: str, body: bytes, work: Callable[[], Response]) -> Response:
     """Run ``work`` unless ``key`` has been seen by ``owner`` on ``route``; return its (stored) answer."""
-    if len(key) > MAX_KEY_LENGTH:
-        raise errors.InvalidInput(f"Idempotency-Key is at most {MAX_KEY_LENGTH} characters.")
+    if not _KEY.fullmatch(key):
+        raise errors.InvalidInput(f"Idempotency-Key is 1 to {MAX_KEY_LENGTH} printable ASCII characters.")
     fingerprint = hashlib.sha256(body).hexdigest()
     record, mine = _claim(owner, route[:200], key, fingerprint)
     if not mine:

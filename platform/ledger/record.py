@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from django.db import transaction
 
@@ -10,6 +10,8 @@ from kernel import clock
 from kernel.actors import Actor
 from kernel.machine import Move
 from ledger.models import AuditEvent
+
+MAX_LABEL: Final = 254
 
 
 def record(
@@ -39,7 +41,7 @@ def record(
         action=action,
         subject_kind=subject_kind,
         subject_id=str(subject_id),
-        subject_label=subject_label,
+        subject_label=subject_label[:MAX_LABEL],  # a name for people, not an identity: better cut than refused
         reason=reason,
         message=message,
         data=dict(data or {}),

@@ -79,7 +79,8 @@ def read(request: HttpRequest, kind: type[T]) -> T:
     length = request.META.get("CONTENT_LENGTH") or "0"
     if not length.isdigit() or int(length) > MAX_BODY_BYTES:
         raise RequestDataTooBig
-    message = codec.decode(request.body, kind)
+    # Words in a report come from models and logs, too; the database takes no NUL, and a report has to arrive.
+    message = codec.decode(request.body.replace(b"\\u0000", b"\\ufffd"), kind)
     protocol = getattr(message, "protocol", None)
     if isinstance(protocol, ProtocolVersion) and not version.compatible(protocol):
         raise errors.InvalidInput(
@@ -110,6 +111,12 @@ def _stamped(response: HttpResponse, generation: int) -> HttpResponse:
     response["ETag"] = f'"{generation}"'
     response["Cache-Control"] = "no-store"
     return response
+
+
+def failure(status: int, message: str) -> HttpResponse:
+    """A wire error for what failed outside of any view; the status alone says which."""
+    codes = {400: ErrorCode.MALFORMED, 404: ErrorCode.NOT_FOUND}
+    return refusal(status, codes.get(status, ErrorCode.UNAVAILABLE), message)
 
 
 def refusal(status: int, code: ErrorCode, message: str) -> HttpResponse:

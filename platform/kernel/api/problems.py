@@ -4,12 +4,13 @@ import logging
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions as drf
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
-from kernel.errors import PlatformError
+from kernel.errors import PlatformError, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,13 @@ def problem(
 
 
 def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler: our tree, DRF's own, Django's 404 and 403. Anything else is a bug and stays a 500."""
+    """DRF's exception handler: our tree, DRF's own, Django's 404 and 403, a database that is away.
+
+    Anything else is a bug and stays a 500.
+    """
+    if isinstance(exc, OperationalError | InterfaceError):
+        logger.warning("the database did not answer", exc_info=exc)
+        exc = Unavailable("The platform's database does not answer now; try again.", data={"retry_after": 2})
     request = context.get("request")
     request_id = getattr(getattr(request, "_request", None), "request_id", "")
     body, status, headers = _describe(exc, request_id)

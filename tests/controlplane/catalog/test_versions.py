@@ -275,3 +275,38 @@ def test_too_many_unfinished_versions_are_refused(tenant: Tenant, actor: Actor, 
     with pytest.raises(errors.Conflict) as refusal:
         services.create_version(actor=actor, tenant=tenant, model=model, files=files)
     assert refusal.value.code == "too_many_unfinished_versions"
+
+
+def test_a_model_with_text_that_cannot_be_stored_gets_its_verdict(tenant: Tenant) -> None:
+    odd = "Ev\x00il\ud800"
+    refused = build_catalog.checked_version(
+        tenant, build_catalog.huggingface({**build_catalog.CONFIG, "architectures": [odd]})
+    )
+    assert (refused.state, refused.reason) == ("rejected", "UnsupportedArchitecture")
+    assert "Ev�il�" in refused.message
+    named = build_catalog.huggingface({**build_catalog.CONFIG, "transformers_version": odd, "_name_or_path": odd})
+    assert build_catalog.checked_version(tenant, named).state == "ready"
+
+
+def test_one_version_that_cannot_be_checked_does_not_hold_up_the_next(tenant: Tenant, monkeypatch: Any) -> None:
+    monkeypatch.setattr(formats, "inspect", _no_disk)
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            build_catalog.checked_version(tenant)
+    monkeypatch.undo()
+    first, second = ModelVersion.objects.order_by("state_changed_at")
+    settle = validation._settle
+
+    def failing(version_id: uuid.UUID, verdict: Any) -> bool:
+        if version_id == first.id:
+            raise IntegrityError
+        return settle(version_id, verdict)
+
+    monkeypatch.setattr(validation, "_settle", failing)
+    assert validation.validate_waiting() == 1
+    second.refresh_from_db()
+    assert second.state == VersionState.READY
+
+
+def _no_disk(_files: object) -> formats.Facts:
+    raise OSError(5, "gone")

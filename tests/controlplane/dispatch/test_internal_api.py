@@ -166,14 +166,15 @@ def test_degraded_replicas_serve_only_when_no_ready_one_does(tenant, version):
     assert len(gate.urls_of("chat")) == 2
 
 
-def test_an_endpoint_that_does_not_serve_says_why(tenant, version):
+def test_an_endpoint_that_does_not_serve_says_what_a_caller_may_know(tenant, version):
     gate = gateway()
     deployment = deploy(tenant, version)
     (entry,) = gate.routes().endpoints
-    assert entry.state.startswith("There is no device in the fleet yet")
+    assert entry.state == "The model waits for a place on a device. Its owner can see why."
     services.stop(actor=actor_for(owner_of(tenant)), tenant=tenant, deployment=deployment)
     (entry,) = gate.routes().endpoints
-    assert (entry.variants, entry.state, entry.max_model_len) == ([], "No replica is wanted.", 0)
+    assert (entry.variants, entry.max_model_len) == ([], 0)
+    assert entry.state == "The model is switched off: no replica is wanted."
 
 
 def knowing(machine, generation):
@@ -214,3 +215,15 @@ def test_what_changes_for_a_node_raises_its_counter_and_no_other(tenant, version
     deploy(tenant, version)
     after = one.assignments().generation, two.assignments().generation
     assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 1]
+
+
+def test_a_report_with_a_nul_in_its_words_arrives(tenant, version):
+    node = agent()
+    deploy(tenant, version)
+    node.cycle()
+    with scope.all_tenants():
+        replica = Replica.objects.get()
+    node.change(str(replica.id), Phase.DEGRADED, reason="EngineSilent", message="layer \x00 is odd")
+    node.report()
+    with scope.all_tenants():
+        assert Replica.objects.get().message == "layer � is odd"

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kernel import clock, scope
-from metering import booking, books
+from metering import booking, books, tasks
 from metering.models import NOBODY, Recount, UnbookedRecord, UsageHour, UsageRecord
 from tests.controlplane.metering.usage_records import GATEWAY, NOON, record
 
@@ -208,3 +208,13 @@ def test_what_has_had_its_time_is_forgotten_and_the_sums_stay_longer(settings):
     with clock.frozen(NOON + datetime.timedelta(days=31)):
         assert books.prune() == 2
     assert [hour.hour for hour in hours()] == [NOON + datetime.timedelta(days=9)]
+
+
+def test_the_loop_catches_up_a_few_hours_per_call_and_prunes(settings):
+    settings.METERING_RECORD_DAYS = 10
+    book(record(TENANT))
+    with clock.frozen(NOON + datetime.timedelta(days=11)):
+        tasks.roll_up()
+    assert Recount.objects.filter(hour__gt=NOON + datetime.timedelta(days=8)).count() == tasks.HOURS_PER_CALL
+    with scope.all_tenants():
+        assert not UsageRecord.objects.exists()

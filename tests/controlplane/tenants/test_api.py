@@ -7,11 +7,15 @@ from django.core.cache import cache
 from rest_framework.test import APIClient
 
 from kernel import clock, scope
+from ledger import generations
 from ledger.models import AuditEvent
-from tenants.models import ApiKey, Tenant
+from tenants import services
+from tenants.models import ApiKey, Member, Tenant
 from tenants.roles import Role
+from tenants.selectors import live_inference_keys
 from tests.build.controlplane import (
     PASSWORD,
+    actor_for,
     bearer,
     client_for,
     key_client,
@@ -104,6 +108,33 @@ def test_who_may_make_keys(role: Role, want: int) -> None:
     assert answer.status_code == want
     if want == 403:
         assert "developer" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("role", "want"), [(Role.DEVELOPER, 403), (Role.ADMIN, 201), (Role.OWNER, 201)], ids=str)
+def test_a_key_carries_no_more_than_who_makes_it(role: Role, want: int) -> None:
+    """A key that manages can grant endpoints, which a developer may not."""
+    tenant = make_tenant()
+    client = client_for(make_member(tenant, role))
+    body = {"name": "x", "scopes": ["inference", "manage"]}
+    assert client.post(f"/api/v1/tenants/{tenant.slug}/keys", body, format="json").status_code == want
+
+
+@pytest.mark.parametrize("end", ["removed", "viewer"])
+def test_a_playground_key_ends_with_the_right_to_the_playground(end: str) -> None:
+    tenant = make_tenant()
+    user = make_member(tenant)
+    services.mint_playground_key(actor=actor_for(user), tenant=tenant)
+    kept, _text = services.create_api_key(actor=actor_for(user), tenant=tenant, name="app", scopes=["inference"])
+    before = generations.current(generations.ROUTES)
+    with scope.tenant(tenant.id):
+        member = Member.objects.get(user=user)
+    owner = actor_for(owner_of(tenant))
+    if end == "removed":
+        services.remove_member(actor=owner, tenant=tenant, member=member)
+    else:
+        services.set_member(actor=owner, tenant=tenant, user=user, role=Role.VIEWER)
+    assert list(live_inference_keys()) == [kept]
+    assert generations.current(generations.ROUTES) > before
 
 
 def test_the_last_owner_stays() -> None:
