@@ -173,7 +173,7 @@ def test_a_key_may_be_limited_to_endpoints(stack: Stack) -> None:
         for name in ("tiny", "elsewhere")
     }
     eventually(lambda: answers(stack, keys["tiny"]), "the key for this endpoint works", 20)
-    assert _code(stack, keys["elsewhere"], "tiny") == 404
+    assert _code(stack, keys["elsewhere"], "tiny") == 403
 
 
 def test_usage_is_what_the_engine_counted_once(stack: Stack) -> None:

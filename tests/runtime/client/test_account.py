@@ -73,6 +73,20 @@ def test_variables_win_over_the_profile(signed_in, shell):
     assert shell("whoami", "-o", "json").json["label"] == "robot"
 
 
+def test_an_inference_key_in_the_environment_leaves_rest_to_who_is_signed_in(signed_in, shell):
+    shell.set(MILLPOND_API_KEY=shell("keys", "create", "app").out.strip())
+    assert shell("whoami", "-o", "json").json["kind"] == "user"
+    shell.set(MILLPOND_API_KEY="mp_unknown")
+    assert "unknown, expired or revoked" in shell("whoami", want=3).err
+
+
+def test_what_is_kept_for_a_server_goes_to_no_other(signed_in, shell):
+    kept = shell.config.read_text()
+    for words in (["whoami"], ["logout"]):
+        assert "http://127.0.0.1:9" in shell(*words, "--server", "http://127.0.0.1:9", want=3).err
+    assert shell.config.read_text() == kept
+
+
 def test_with_several_tenants_one_has_to_be_named_and_can_be_kept(signed_in, shell):
     build.make_tenant("beta", owner=build.owner_of(signed_in.tenant))
     said = shell("models", want=2)

@@ -97,6 +97,7 @@ def test_deploy_waits_until_it_serves_and_the_deployment_can_be_steered(signed_i
     assert shell("stop", "chat", "-o", "json").json["wanted"] == "stopped"
     assert shell("start", "chat", "-o", "json").json["wanted"] == "running"
     shell("logs", "chat")
+    assert "--yes" in shell("delete", "chat", want=2).err
     shell("delete", "chat", "--yes", "--wait")
     assert "millpond deploy" in shell("status").err
 

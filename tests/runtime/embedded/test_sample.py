@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from runtime.base.clock import SystemClock
@@ -72,6 +74,30 @@ async def test_without_an_answer_of_the_control_plane_the_sample_is_left_out_wit
     assert served is None
     assert "The sample model is left out: http://127.0.0.1:9/" in text.getvalue()
     assert not (tmp_path / "sample.done").exists()
+
+
+async def test_the_model_is_asked_only_once_a_replica_is_ready(supervisor: Supervisor, tmp_path: Path) -> None:
+    ready, asked = [0, 0, 1], []
+
+    async def deployments(_request: web.Request) -> web.Response:
+        row = {"endpoint": "smollm2", "state": "x", "sentence": "y", "ready_replicas": ready.pop(0)}
+        return web.json_response({"data": [row]})
+
+    async def chat(_request: web.Request) -> web.Response:
+        asked.append(len(ready))
+        return web.Response(text='data: {"choices":[{"delta":{"content":"The"}}]}\n\n')
+
+    app = web.Application()
+    app.router.add_get("/api/v1/tenants/demo/deployments", deployments)
+    app.router.add_post("/v1/chat/completions", chat)
+    (tmp_path / "sample.done").touch()
+    async with TestServer(app) as server:
+        here = Places(home=tmp_path, web_port=server.port or 0, gateway_port=server.port or 0)
+        env = processes.environments(here, database_url="", valkey_url="", base=offline())
+        credentials = Credentials(tenant="demo", api_key="mp_x", manage_key="mp_y")
+        screen = Screen(Console(file=io.StringIO()))
+        served = await sample.serve(supervisor, here, env, credentials, screen, clock=SystemClock(), publish=True)
+    assert (served, asked) == (sample.MODEL, [0]), "requests that meet no replica are errors in the tenant's usage"
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,12 @@ def test_serve_shows_progress_and_how_to_call_it(llama_folder: Path) -> None:
     assert "loading" in progress
 
 
-def test_serve_says_what_is_wrong(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "runtime.engine.serve", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("name", "reason"), [(".", "neither a .gguf file nor a folder"), ("mistyped.gguf", "mistyped.gguf does not exist")]
+)
+def test_serve_says_what_is_wrong(tmp_path: Path, name: str, reason: str) -> None:
+    command = [sys.executable, "-m", "runtime.engine.serve", str(tmp_path / name)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == EXIT_START_FAILED
-    assert "neither a .gguf file nor a folder" in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert reason in done.stderr
