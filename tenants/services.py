@@ -50,6 +50,37 @@ def create_tenant(*, actor: Actor, slug: str, name: str, owner: User | None = No
     return tenant
 
 
+def suspend_tenant(*, actor: Actor, tenant: Tenant, reason: str) -> Tenant:
+    """Stop a tenant's calls and changes; what it has stays and can be read. Platform admins only."""
+    return _set_suspended(actor, tenant, clock.now(), "tenant.suspended", reason)
+
+
+def resume_tenant(*, actor: Actor, tenant: Tenant) -> Tenant:
+    """Let a suspended tenant call and change again."""
+    return _set_suspended(actor, tenant, None, "tenant.resumed", "")
+
+
+def _set_suspended(actor: Actor, tenant: Tenant, at: datetime.datetime | None, action: str, reason: str) -> Tenant:
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        changed = Tenant.objects.filter(id=tenant.id, suspended_at__isnull=at is not None).update(suspended_at=at)
+        if changed:
+            record(
+                actor=actor,
+                action=action,
+                subject_kind="tenant",
+                subject_id=tenant.id,
+                tenant_id=tenant.id,
+                subject_label=tenant.slug,
+                message=reason,
+            )
+            hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "tenant"})
+            hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "tenants"})
+            generations.bump(generations.ROUTES)
+        tenant.refresh_from_db()
+    return tenant
+
+
 def set_member(*, actor: Actor, tenant: Tenant, user: User, role: Role) -> Member:
     """Give ``user`` the ``role`` in ``tenant``, as a new member or instead of the old role."""
     access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)

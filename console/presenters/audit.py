@@ -9,6 +9,8 @@ from django.utils.translation import gettext_lazy as _
 # Sentences by action; ``%(who)s`` acts, ``%(what)s`` is the subject's label.
 SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
     "tenant.created": ("added", _("%(who)s created the tenant %(what)s")),
+    "tenant.suspended": ("removed", _("%(who)s suspended the tenant %(what)s")),
+    "tenant.resumed": ("added", _("%(who)s resumed the tenant %(what)s")),
     "member.set": ("changed", _("%(who)s gave %(what)s a role")),
     "member.removed": ("removed", _("%(who)s removed the member %(what)s")),
     "api_key.created": ("added", _("%(who)s created the key %(what)s")),

@@ -57,6 +57,10 @@ class TenantIn(serializers.Serializer[Any]):
     owner_email = serializers.EmailField(required=False)
 
 
+class SuspendIn(serializers.Serializer[Any]):
+    reason = serializers.CharField(max_length=2000, help_text="A sentence for the tenant's audit log.")
+
+
 class MemberOut(serializers.ModelSerializer[Member]):
     email = serializers.EmailField(source="user.email", read_only=True)
     name = serializers.CharField(source="user.name", read_only=True)

@@ -154,6 +154,33 @@ class TenantDetail(TenantView):
         return Response(shapes.TenantOut(self.tenant).data)
 
 
+class TenantSuspend(PlatformView):
+    """Stop a tenant's calls and changes."""
+
+    who = "platform_admin"
+    serializer_class = shapes.TenantOut
+
+    @extend_schema(request=shapes.SuspendIn, responses=shapes.TenantOut, operation_id="tenants_suspend")
+    def post(self, request: Request, tenant: str) -> Response:
+        given = shapes.SuspendIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        found = access.access_tenant(self.actor, tenant)
+        done = services.suspend_tenant(actor=self.actor, tenant=found, reason=given.validated_data["reason"])
+        return Response(shapes.TenantOut(done).data)
+
+
+class TenantResume(PlatformView):
+    """Let a suspended tenant call and change again."""
+
+    who = "platform_admin"
+    serializer_class = shapes.TenantOut
+
+    @extend_schema(request=None, responses=shapes.TenantOut, operation_id="tenants_resume")
+    def post(self, request: Request, tenant: str) -> Response:
+        found = access.access_tenant(self.actor, tenant)
+        return Response(shapes.TenantOut(services.resume_tenant(actor=self.actor, tenant=found)).data)
+
+
 class Members(TenantView):
     """Members of a tenant; ``POST`` adds one or changes the role of one."""
 

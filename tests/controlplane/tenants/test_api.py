@@ -212,13 +212,22 @@ def test_every_change_is_audited_with_actor_way_and_request() -> None:
     assert listed[0]["action"] == "api_key.created"
 
 
-def test_a_suspended_tenant_can_be_read_but_not_changed() -> None:
+def test_a_suspended_tenant_can_be_read_but_not_changed_until_it_resumes() -> None:
     tenant = make_tenant()
     client = client_for(owner_of(tenant))
-    Tenant.objects.filter(id=tenant.id).update(suspended_at=clock.now())
+    admin = client_for(make_user(admin=True))
+    url = f"/api/v1/admin/tenants/{tenant.slug}"
+    assert admin.post(f"{url}/suspend", {}, format="json").status_code == 400
+    before = generations.current(generations.ROUTES)
+    assert admin.post(f"{url}/suspend", {"reason": "Unpaid."}, format="json").json()["suspended_at"]
+    assert generations.current(generations.ROUTES) > before
     assert client.get(f"/api/v1/tenants/{tenant.slug}/keys").status_code == 200
     answer = client.post(f"/api/v1/tenants/{tenant.slug}/keys", {"name": "x"}, format="json")
     assert answer.json()["code"] == "tenant_suspended"
+    events = client.get(f"/api/v1/tenants/{tenant.slug}/events").json()["data"]
+    assert (events[0]["action"], events[0]["message"]) == ("tenant.suspended", "Unpaid.")
+    assert admin.post(f"{url}/resume").json()["suspended_at"] is None
+    assert client.post(f"/api/v1/tenants/{tenant.slug}/keys", {"name": "x"}, format="json").status_code == 201
 
 
 def test_guessing_passwords_is_slowed_down_whatever_the_forwarded_header_says() -> None:
