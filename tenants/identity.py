@@ -1,6 +1,8 @@
 """From credentials to an actor."""
 
+import datetime
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import Q
@@ -88,6 +90,16 @@ def _touch(rows: Any) -> None:
     edge = now.timestamp() - _LAST_USE_RESOLUTION_SECONDS
     if (last := rows.values_list("last_used_at", flat=True).first()) is None or last.timestamp() < edge:
         rows.update(last_used_at=now)
+
+
+def note_key_uses(uses: Mapping[uuid.UUID, datetime.datetime]) -> None:
+    """Note when keys were last used for inference, as told later; never moves back, nor beyond now."""
+    now = clock.now()
+    with scope.all_tenants():
+        for key_id, moment in uses.items():
+            edge = moment - datetime.timedelta(seconds=_LAST_USE_RESOLUTION_SECONDS)
+            older = Q(last_used_at__isnull=True) | Q(last_used_at__lt=edge)
+            ApiKey.objects.filter(older, id=key_id).update(last_used_at=min(moment, now))
 
 
 def address_of(meta: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from metering import reading
 from metering.models import UnbookedRecord
 from runtime.wire import codec
 from runtime.wire import usage as wire
+from tenants import identity
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ def book(*, gateway_id: uuid.UUID, records: Sequence[wire.UsageRecord]) -> Booke
         UnbookedRecord.objects.bulk_create(refused, ignore_conflicts=True)
     for row in refused:
         logger.error("usage record makes no sense", extra={"gateway": str(gateway_id), "problem": row.problem})
+    identity.note_key_uses(_latest(rows))  # outside the books: a key's row is never waited for while they are held
     return Booked(accepted=accepted, duplicates=len(rows) - accepted, refused=len(refused))
 
 
@@ -136,6 +138,14 @@ def _write(rows: list[dict[str, Any]], gateway_id: uuid.UUID) -> int:
     for tenant_id in tenants:
         hints.push_on_commit(hints.tenant_topic(tenant_id), {"what": "usage"})
     return int(accepted)
+
+
+def _latest(rows: list[dict[str, Any]]) -> dict[uuid.UUID, datetime.datetime]:
+    latest: dict[uuid.UUID, datetime.datetime] = {}
+    for row in rows:
+        key, moment = uuid.UUID(row["key_id"]), datetime.datetime.fromisoformat(row["started_at"])
+        latest[key] = max(moment, latest.get(key, moment))
+    return latest
 
 
 def _unbooked(record: wire.UsageRecord, problem: str, gateway_id: uuid.UUID) -> UnbookedRecord:

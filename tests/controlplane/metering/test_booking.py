@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from kernel import clock, scope
 from metering import booking, books, tasks
 from metering.models import NOBODY, Recount, UnbookedRecord, UsageHour, UsageRecord
+from tenants import services as tenant_services
+from tests.build import controlplane as build
 from tests.controlplane.metering.usage_records import GATEWAY, NOON, record
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +57,23 @@ def test_the_first_delivery_wins_over_a_later_one_that_says_otherwise():
     book(one)
     book(record(TENANT, id=one.id, completion_tokens=9_999))
     assert hours()[0].completion_tokens == 5
+
+
+def test_a_key_shows_when_it_was_last_used_for_inference():
+    tenant = build.make_tenant("acme")
+    actor = build.actor_for(build.owner_of(tenant))
+    key, _ = tenant_services.create_api_key(actor=actor, tenant=tenant, name="app", scopes=["inference"])
+    at = clock.now().replace(microsecond=0) - datetime.timedelta(hours=2)
+    later = at + datetime.timedelta(hours=1)
+    for moments in ([at, later], [at], []):
+        book(*(record(tenant.id, key_id=str(key.id), at=moment) for moment in moments))
+        with scope.tenant(tenant.id):
+            key.refresh_from_db()
+        assert key.last_used_at == later
+    book(record(tenant.id, key_id=str(key.id), at=later + datetime.timedelta(hours=5)))  # a clock that goes ahead
+    with scope.tenant(tenant.id):
+        key.refresh_from_db()
+    assert later < key.last_used_at <= clock.now()
 
 
 def test_outcomes_are_counted_and_what_the_platform_lost_costs_nothing():
