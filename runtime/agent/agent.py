@@ -34,6 +34,7 @@ log = logs.get(__name__)
 ROUND_SECONDS: Final = 0.25
 ROUND_GAP: Final = 0.02  # a plan that never settles must not take the processor
 REPORT_GAP: Final = 0.2  # between two reports, however much changes
+REPORT_PAUSE: Final = 5.0
 FIRST_INTERVAL: Final = 5.0
 INTERVAL_BOUNDS: Final = (0.2, 60.0)
 MAX_DIGESTS: Final = 1000
@@ -144,7 +145,8 @@ class Agent:
     # Reports
 
     async def _reports(self) -> None:
-        retrying = Retrying()
+        # Not longer: a control plane that is back must hear of its nodes well within their lease, and of their engines.
+        retrying = Retrying(limit=REPORT_PAUSE)
         interval = FIRST_INTERVAL
         while True:
             node_id = await self._p.membership.ensure()

@@ -4,6 +4,7 @@ import csv
 import datetime
 import enum
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TextIO
@@ -18,6 +19,7 @@ GOOD: Final = frozenset({"ready", "running", "available", "healthy", "verified",
 BAD: Final = frozenset({"failed", "rejected", "lost", "unreachable", "revoked", "quarantined", "error", "unavailable"})
 
 _WIDE: Final = 240
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # as the API writes every time
 
 Column = tuple[str, Callable[[Mapping[str, Any]], Any]]
 
@@ -101,7 +103,8 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> Table
     for name, _ in columns:
         made.add_column(name, overflow="fold")
     for row in rows:
-        made.add_row(*(styled(read(row)) for _, read in columns))
+        # A column without a name is a remark on the one before it: where there is none, nothing stands.
+        made.add_row(*(styled(read(row)) if name else escape(plain(read(row))) for name, read in columns))
     return made
 
 
@@ -122,8 +125,10 @@ def plain(value: Any) -> str:
 
 
 def styled(value: Any) -> str:
-    """A cell as markup: words of state are coloured, everything else is text."""
+    """A cell as markup: words of state are coloured, times have no fractions, everything else is text."""
     text = plain(value)
+    if _TIME.fullmatch(text):
+        return f"{text[:10]} {text[11:19]}Z"
     if text in GOOD:
         return f"[green]{text}[/]"
     if text in BAD:

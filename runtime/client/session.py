@@ -12,7 +12,7 @@ import typer
 from runtime.client import config
 from runtime.client.api import Api, http_client
 from runtime.client.config import Config, Profile
-from runtime.client.errors import NotSignedIn, UsageError
+from runtime.client.errors import ApiError, NotSignedIn, UsageError
 from runtime.client.output import Format, Output
 
 ENV_SERVER: Final = "MILLPOND_SERVER"
@@ -48,6 +48,7 @@ class Session:
         self._tenant = tenant
         self._config: Config | None = None
         self._api: Api | None = None
+        self._rest_keys: dict[str, bool] = {}
 
     @property
     def config_path(self) -> Path:
@@ -97,7 +98,11 @@ class Session:
         Raises:
             NotSignedIn: there is none.
         """
-        found = self._credential_in_env() or self.profile.token or self.profile.key
+        found = self._credential_in_env()
+        kept = self.kept
+        if found and found == self.env.get(ENV_API_KEY) and kept.token and not self._opens_rest(found):
+            found = kept.token  # the variable is there for `chat` and other clients of the gateway
+        found = found or kept.token or kept.key
         if not found:
             raise NotSignedIn(
                 f"You are not signed in to {self.server}. Run `millpond login`, or set {ENV_TOKEN} or {ENV_API_KEY}."
@@ -111,13 +116,31 @@ class Session:
         Raises:
             NotSignedIn: there is none.
         """
-        found = self.env.get(ENV_API_KEY) or self.profile.key
+        found = self.env.get(ENV_API_KEY) or self.kept.key
         if not found:
             raise NotSignedIn(
                 "Inference needs an API key: make one with `millpond keys create NAME`, then set "
                 f"{ENV_API_KEY} or run `millpond login --key`."
             )
         return found
+
+    @property
+    def kept(self) -> Profile:
+        """The profile, without its secrets when they are another server's."""
+        profile = self.profile
+        same = profile.server.rstrip("/") in ("", self.server)
+        return profile if same else Profile(server=profile.server)
+
+    def _opens_rest(self, key: str) -> bool:
+        """False for a key that is good for inference alone. Any other refusal is told by the call itself."""
+        if key not in self._rest_keys:
+            try:
+                with http_client(self.server, bearer=key) as http:
+                    Api(http, sleep=self.sleep).get("/me")
+                self._rest_keys[key] = True
+            except ApiError as exc:
+                self._rest_keys[key] = exc.code != "scope_missing"
+        return self._rest_keys[key]
 
     @property
     def api(self) -> Api:

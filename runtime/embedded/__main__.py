@@ -43,8 +43,9 @@ def status() -> None:
         raise typer.Exit(3)
     table = Table("process", "state", "pid", "restarts", "log")
     for row in report.programs:
-        table.add_row(row.name, row.state, str(row.pid or ""), str(row.restarts), row.log)
+        table.add_row(row.name, row.state, str(row.pid or ""), str(row.restarts), os.path.basename(row.log))
     Console().print(table)
+    Screen().say(f"Logs: {here.logs}")  # a line of its own: in the table a narrow terminal would cut it
 
 
 def _places() -> Places:

@@ -26,6 +26,7 @@ _FETCH_S: Final = 900.0
 _COMMAND_S: Final = 900.0
 _SERVE_S: Final = 600.0
 _POLL_S: Final = 0.5
+_LONGEST_POLL_S: Final = 2.0
 _ANSWER_S: Final = 120.0
 _SHORT: Final = aiohttp.ClientTimeout(total=20)
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -61,10 +62,10 @@ async def serve(
         return await _first_answer(places, credentials, step, clock)
 
 
-def how_to_upload(tenant: str) -> list[str]:
+def how_to_upload(places: Places, tenant: str) -> list[str]:
     """Return the commands that publish a model of the reader's own."""
     return [
-        "  .venv/bin/millpond login",
+        f"  .venv/bin/millpond login --server {places.web_url} --gateway {places.gateway_url}",
         f"  .venv/bin/millpond upload PATH --model my-model --tenant {tenant}   # a GGUF file or a Hugging Face folder",
         f"  .venv/bin/millpond deploy my-model --tenant {tenant}",
     ]
@@ -147,23 +148,30 @@ async def _cli(supervisor: Supervisor, places: Places, env: Mapping[str, str], *
 
 
 async def _first_answer(places: Places, credentials: Credentials, step: Step, clock: Clock) -> str | None:
-    """Ask until the model answers, showing meanwhile what its deployment says of itself."""
+    """Wait until the model answers, showing meanwhile what its deployment says of itself.
+
+    It is asked only once a replica is ready: a request that meets none would stand as an error in the tenant's usage.
+    """
     deadline = clock.monotonic() + _SERVE_S
-    seen: str | None = None
+    seen, pause = "", _POLL_S
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         while clock.monotonic() < deadline:
-            if await _answers(session, places, credentials):
-                return MODEL
             try:
-                seen = await _deployment(session, places, credentials)
-            except StartError:
-                seen = "the control plane does not answer"
-            if seen is None:
-                step.remark = "not deployed any more"
-                return None
+                row = await _deployment(session, places, credentials)
+            except StartError:  # the gateway may serve all the same
+                seen, ask = "the control plane does not answer", True
+            else:
+                if row is None:
+                    step.remark = "not deployed any more"
+                    return None
+                seen, ask = f"{row.state}: {row.sentence}", row.ready_replicas > 0
+            if ask and await _answers(session, places, credentials):
+                return MODEL
+            # After a restart the control plane may still believe what it last heard of the replica.
+            pause = min(pause * 2, _LONGEST_POLL_S) if ask else _POLL_S
             step.now(seen)
-            await clock.sleep(_POLL_S)
+            await clock.sleep(pause)
     step.remark = f"not yet, after {_SERVE_S:.0f} s: {seen}. The console shows why."
     return None
 
@@ -194,12 +202,12 @@ def _text(event: bytes) -> str:
     return "".join(choice.delta.content or "" for choice in chunk.choices)
 
 
-async def _deployment(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> str | None:
-    """Return what the sample's deployment says of itself in a few words, or None when there is none."""
+async def _deployment(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> "_Row | None":
+    """Return the sample's deployment, or None when there is none."""
     page = await _get(session, places, credentials, "deployments", _Page)
     if page is None:
         return None
-    return next((f"{row.state}: {row.sentence}" for row in page.data if row.endpoint == MODEL), None)
+    return next((row for row in page.data if row.endpoint == MODEL), None)
 
 
 async def _get(
@@ -239,6 +247,7 @@ class _Row(msgspec.Struct):
     endpoint: str = ""
     state: str = ""
     sentence: str = ""
+    ready_replicas: int = 0
 
 
 class _Page(msgspec.Struct):

@@ -1,6 +1,7 @@
 """What the person at the terminal sees: one line per step with its time, a sign of life meanwhile, the result."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 
@@ -24,11 +25,23 @@ class Step:
             self._status.update(f"{escape(self.title)} [dim]{escape(detail)}[/dim]")
 
 
+class _Patient(Console):
+    """A console whose reader may go away (`make run | head`): rich would end the process, and Millpond with it."""
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing more, and leave nothing in a buffer that would fail at exit."""
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.file.fileno())
+            os.close(nowhere)
+
+
 class Screen:
     """Writes to a terminal, or plain lines where there is none. A reader that went away is no error."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or _Patient(highlight=False)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -56,16 +69,17 @@ class Screen:
         else:
             self._line(title)
         for line in lines:
-            self._console.print(line, markup=False, soft_wrap=True)
+            with contextlib.suppress(OSError):
+                self._console.print(line, markup=False, soft_wrap=True)
 
     def error(self, text: str) -> None:
         """Write what went wrong."""
         self._line(f"[red]Error:[/red] {escape(text)}")
 
     def _line(self, markup: str) -> None:
-        with contextlib.suppress(BrokenPipeError, OSError):
+        with contextlib.suppress(OSError):
             self._console.print(markup, soft_wrap=True)
 
     def _write(self, renderable: Panel) -> None:
-        with contextlib.suppress(BrokenPipeError, OSError):
+        with contextlib.suppress(OSError):
             self._console.print(renderable)

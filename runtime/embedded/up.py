@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -229,7 +230,7 @@ def _welcome(places: Places, credentials: Credentials, *, new: bool, model: str 
     if new and credentials.api_key:
         lines.append(f"API key   {credentials.api_key}")
     if model is None:
-        upload = sample.how_to_upload(credentials.tenant or "demo")
+        upload = sample.how_to_upload(places, credentials.tenant or "demo")
         call = _curl(places, credentials, "my-model", show_key=new)
         return [*lines, "", "No sample model is served. Upload a model:", *upload, "Then call it:", *call]
     return [*lines, "", "Try it:", *_curl(places, credentials, model, show_key=new)]
@@ -237,11 +238,12 @@ def _welcome(places: Places, credentials: Credentials, *, new: bool, model: str 
 
 def _curl(places: Places, credentials: Credentials, model: str, *, show_key: bool) -> list[str]:
     """Return a command that streams a chat completion; the key itself stands in it only when it is shown anyway."""
-    key = credentials.api_key if show_key and credentials.api_key else "$MILLPOND_API_KEY"
+    shown = bool(show_key and credentials.api_key)
+    key = credentials.api_key if shown else "$MILLPOND_API_KEY"
     body = f'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"What is a millpond?"}}]}}'
-    lines = [] if key != "$MILLPOND_API_KEY" else [f"  export MILLPOND_API_KEY=…   # api_key in {places.credentials}"]
+    take = f"""sed -n 's/.*"api_key": *"\\(.*\\)".*/\\1/p' {shlex.quote(str(places.credentials))}"""
     return [
-        *lines,
+        *([] if shown else [f'  export MILLPOND_API_KEY="$({take})"']),
         f'  curl -N {places.gateway_url}/v1/chat/completions -H "Authorization: Bearer {key}" \\',
         f"    -H 'Content-Type: application/json' -d '{body}'",
     ]

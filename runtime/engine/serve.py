@@ -138,7 +138,7 @@ def _greeting(url: str, spec: EngineSpec, max_model_len: int) -> list[str]:
 
 
 def _failed(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"Error: {message}", file=sys.stderr, flush=True)
     return errors.EXIT_START_FAILED
 
 

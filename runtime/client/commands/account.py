@@ -96,9 +96,9 @@ def _keep_key(session: Session, profile: Profile) -> None:
 def logout(ctx: typer.Context) -> None:
     """Revoke the token and forget what was kept for this profile."""
     session = sessions.of(ctx)
-    profile = session.profile
+    profile = session.kept
     if not profile.token and not profile.key:
-        raise NotSignedIn("Nothing is kept for this profile.")
+        raise NotSignedIn(f"Nothing is kept for {session.server} in this profile.")
     if profile.token:
         try:
             with http_client(session.server, bearer=profile.token) as http:

@@ -199,15 +199,21 @@ def delete(
     ident = naming.deployment_id(session, deployment)
     where = session.path("deployments", ident)
     if not yes:
-        typer.confirm(
-            f"Delete the deployment {deployment}? What it serves now is finished first.", abort=True, err=True
-        )
+        _confirm(f"Delete the deployment {deployment}? What it serves now is finished first.")
     session.api.delete(where)
     if wait:
         _await_gone(session, where, timeout)
     session.output.note(
         f"Deployment {ident} is {'gone' if wait else 'draining; it vanishes when nothing runs any more'}."
     )
+
+
+def _confirm(question: str) -> None:
+    try:
+        typer.confirm(question, abort=True, err=True)
+    except typer.Abort:
+        typer.echo(err=True)  # the question stands without an end of line
+        raise UsageError("Nothing was deleted. Answer y, or say --yes where nobody can be asked.") from None
 
 
 def _await_gone(session: Session, where: str, timeout: float) -> None:

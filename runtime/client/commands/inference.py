@@ -49,7 +49,7 @@ def chat(
         except httpx2.HTTPError as exc:
             raise Unreachable(
                 f"The gateway at {session.gateway} broke off or cannot be reached ({exc}); "
-                f"set {sessions.ENV_GATEWAY} if it is elsewhere."
+                f"if it is elsewhere, set {sessions.ENV_GATEWAY} or run `millpond login --gateway URL`."
             ) from exc
     if usage:
         session.output.note(f"[{usage.get('prompt_tokens')} tokens in, {usage.get('completion_tokens')} out]")
@@ -69,6 +69,7 @@ def _stream(http: httpx2.Client, body: dict[str, Any]) -> dict[str, Any]:
                 sys.stdout.flush()
             usage = event.get("usage") or usage
     sys.stdout.write("\n")
+    sys.stdout.flush()  # before the note on stderr, also where both go into one pipe
     return usage
 
 
