@@ -10,6 +10,7 @@ from fleet import holders, leases
 from fleet.holders import Holder
 from fleet.models import Device, Gateway, HealthEvent, Node, Partition
 from fleet.states import NodeState
+from kernel.texts import counted
 
 
 def nodes() -> "models.QuerySet[Node]":
@@ -94,7 +95,7 @@ def conditions() -> list[Condition]:
             "NodesAnswering",
             lost == 0 and ready > 0,
             "NodesLost" if lost else ("" if ready else "NoNodes"),
-            f"{ready} node(s) ready, {lost} lost." if lost or ready else "No node has joined yet.",
+            f"{counted(ready, 'node')} ready, {lost} lost." if lost or ready else "No node has joined yet.",
         ),
     ]
 

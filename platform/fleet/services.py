@@ -11,6 +11,7 @@ from fleet.states import NODE, NodeState
 from kernel import clock, machine
 from kernel.actors import Actor
 from kernel.conflicts import retry_on_conflict
+from kernel.texts import counted
 from ledger import hints, outbox
 from ledger.record import record, record_move
 from tenants import access
@@ -67,7 +68,8 @@ def remove(*, actor: Actor, node: Node) -> Node:
         replica_ids = set(held.values_list("replica_id", flat=True))
         if replica_ids and locked.state != NodeState.LOST:
             raise NodeHoldsReplicas(
-                f"Node {locked.name} still holds {len(replica_ids)} replica(s). Drain it and wait until it is drained.",
+                f"Node {locked.name} still holds {counted(len(replica_ids), 'replica')}. "
+                "Drain it and wait until it is drained.",
                 data={"replicas": len(replica_ids)},
             )
         move = machine.move(

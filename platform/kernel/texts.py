@@ -1,4 +1,4 @@
-"""Text from outside, made fit to be stored: Postgres takes no NUL, and nothing takes half a surrogate pair."""
+"""Text from outside, made fit to be stored (Postgres takes no NUL, nothing takes half a surrogate pair); and counts."""
 
 import re
 from typing import TypeVar
@@ -18,3 +18,8 @@ def storable(value: T) -> T:
     if isinstance(value, list | tuple):
         return type(value)(storable(inner) for inner in value)
     return value
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 replica``, ``2 replicas``, ``0 replicas``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

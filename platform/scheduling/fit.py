@@ -13,6 +13,7 @@ from catalog.selectors import files_of
 from catalog.states import VersionState
 from kernel import errors
 from kernel.actors import Actor
+from kernel.texts import counted
 from quotas.amount import Amount, Kind
 from quotas.errors import exceeded
 from quotas.selectors import lines_of
@@ -87,8 +88,8 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
 
 def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str, str]:
     if refused is None:
-        return "", f"{replicas} replica(s) would find a place now.", ""
-    first = f"{placed} of {replicas} replica(s) would find a place. " if placed else ""
+        return "", f"{counted(replicas, 'replica')} would find a place now.", ""
+    first = f"{placed} of {counted(replicas, 'replica')} would find a place. " if placed else ""
     return refused.reason, first + refused.message, would_fit_if(refused.candidates)
 
 

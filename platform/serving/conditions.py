@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
+from kernel.texts import counted
 from serving.states import STARTING, DeploymentState, ReplicaState
 
 _R = ReplicaState
@@ -84,7 +85,7 @@ def health(state: str, desired: int, generation: int, replicas: Sequence[Facts])
                 "Available",
                 ready > 0,
                 "ReplicasReady" if ready else "NoReplicaReady",
-                f"{ready} of {desired} replica(s) answer requests.",
+                f"{ready} of {counted(desired, 'replica')} serving.",
             ),
             condition(
                 "Progressing",
@@ -113,10 +114,10 @@ def _word(
     state: str, desired: int, ready: int, live: Sequence[Facts], count: dict[ReplicaState, int]
 ) -> tuple[str, str]:
     if state == DeploymentState.DELETING:
-        return "deleting", f"Being deleted; {len(live)} replica(s) still to stop."
+        return "deleting", f"Being deleted; {counted(len(live), 'replica')} still to stop."
     if state == DeploymentState.STOPPED:
         return (
-            ("stopping", f"{len(live)} replica(s) finish their requests and stop.")
+            ("stopping", f"Stopping; {counted(len(live), 'replica')} still to finish.")
             if live
             else ("stopped", "Stopped by a member.")
         )
@@ -124,13 +125,16 @@ def _word(
         return "idle", "No replica is wanted."
     if ready >= desired:
         if count[_R.DEGRADED]:
-            return "degraded", f"{count[_R.DEGRADED]} of {ready} replica(s) have trouble: {_first(live, _R.DEGRADED)}"
-        return "ready", f"{ready} of {desired} replica(s) ready."
+            return (
+                "degraded",
+                f"{count[_R.DEGRADED]} of {counted(ready, 'replica')} in trouble: {_first(live, _R.DEGRADED)}",
+            )
+        return "ready", f"{ready} of {counted(desired, 'replica')} ready."
     if ready:
         if trouble := count[_R.FAILED] + count[_R.UNREACHABLE]:
             said = _first(live, _R.FAILED) or _first(live, _R.UNREACHABLE)
-            return "degraded", f"{ready} of {desired} replica(s) ready, {trouble} in trouble: {said}"
-        return "progressing", f"{ready} of {desired} replica(s) ready; more are on their way."
+            return "degraded", f"{ready} of {counted(desired, 'replica')} ready, {trouble} in trouble: {said}"
+        return "progressing", f"{ready} of {counted(desired, 'replica')} ready; more are on their way."
     starting = [replica for replica in live if replica.state in STARTING]
     if starting:
         furthest = max(starting, key=lambda replica: _ORDER.index(replica.state))

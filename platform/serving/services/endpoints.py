@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from fleet.changes import Changes
 from kernel import clock, errors, scope
 from kernel.actors import Actor
+from kernel.texts import counted
 from ledger.record import record
 from serving import slo as objectives
 from serving.errors import EndpointInUse, EndpointNameTaken, GrantExists
@@ -80,7 +81,8 @@ def delete_endpoint(*, actor: Actor, tenant: Tenant, endpoint: Endpoint) -> None
         Endpoint.objects.select_for_update().filter(id=endpoint.id).first()
         if count := Deployment.objects.filter(endpoint=endpoint).count():
             raise EndpointInUse(
-                f"{count} deployment(s) are behind {endpoint.name!r}; delete them first.", data={"deployments": count}
+                f"{counted(count, 'deployment')} still behind {endpoint.name!r}; delete first.",
+                data={"deployments": count},
             )
         _finish(actor, endpoint, "endpoint.deleted", {})
         endpoint.delete()

@@ -134,7 +134,7 @@ def test_the_dry_run_is_the_planners_answer_and_writes_nothing(tenant, version):
     assert (yes["fits"], yes["placed"], yes["would_fit_if"]) == (True, 1, "")
     many = fit(client, version, replicas=40)
     assert (many["fits"], many["placed"] < 40) == (False, True)
-    assert many["message"].startswith(f"{many['placed']} of 40 replica(s) would find a place.")
+    assert many["message"].startswith(f"{many['placed']} of 40 replicas would find a place.")
     big = fit(client, version, config={"kv_cache_gib": 3})
     assert (big["fits"], big["reason"]) == (False, "InsufficientDeviceMemory")
     assert big["devices"][0]["need_bytes"] > 3 * GIB

@@ -63,7 +63,7 @@ def test_a_deployment_from_birth_to_ready(client, version):
     node.report()
     url = f"/api/v1/tenants/acme/deployments/{made['id']}"
     shown = client.get(url).json()
-    assert (shown["state"], shown["ready_replicas"], shown["sentence"]) == ("ready", 1, "1 of 1 replica(s) ready.")
+    assert (shown["state"], shown["ready_replicas"], shown["sentence"]) == ("ready", 1, "1 of 1 replica ready.")
     (replica,) = shown["replicas"]
     assert (replica["node"], replica["device"], replica["isolation"]) == (
         node.name,
