@@ -42,7 +42,7 @@ stop: ## stop what `make run` started
 	@$(PY) -m runtime.embedded stop
 
 status: ## show its processes
-	@$(PY) -m runtime.embedded status
+	@$(PY) -m runtime.embedded status || test $$? -eq 3
 
 # --- setting up: again only when a lock file has changed
 
