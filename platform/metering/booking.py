@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.db import connection, transaction
 
 from kernel import clock
+from kernel.conflicts import retry_on_conflict
 from ledger import hints
 from metering import reading
 from metering.models import UnbookedRecord
@@ -71,13 +72,13 @@ SUM_COLUMNS: Final = (
 
 _GIVEN: Final = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 
-# Sums are written in the order of their group: two gateways that book the same hour wait for each other, never in a
-# circle.
+# Records are written in the order of their ids, sums in the order of their group: two deliveries of the same records,
+# or of the same hour, wait for each other, never in a circle.
 _BOOK: Final = f"""
     WITH fresh AS (
         INSERT INTO metering_usagerecord ({", ".join(_COLUMNS)}, gateway_id, booked_at)
         SELECT {", ".join(_COLUMNS)}, %(gateway_id)s::uuid, %(now)s::timestamptz
-        FROM jsonb_to_recordset(%(rows)s::jsonb) AS given({_GIVEN})
+        FROM jsonb_to_recordset(%(rows)s::jsonb) AS given({_GIVEN}) ORDER BY id
         ON CONFLICT (id) DO NOTHING
         RETURNING *
     ), summed AS (
@@ -114,13 +115,19 @@ def book(*, gateway_id: uuid.UUID, records: Sequence[wire.UsageRecord]) -> Booke
             rows.append(reading.row_of(record, now=now))
         except reading.Unbookable as exc:
             refused.append(_unbooked(record, str(exc), gateway_id))
-    with transaction.atomic():
-        accepted = _write(rows, gateway_id)
-        UnbookedRecord.objects.bulk_create(refused, ignore_conflicts=True)
+    accepted = _keep(rows, refused, gateway_id)
     for row in refused:
         logger.error("usage record makes no sense", extra={"gateway": str(gateway_id), "problem": row.problem})
     identity.note_key_uses(_latest(rows))  # outside the books: a key's row is never waited for while they are held
     return Booked(accepted=accepted, duplicates=len(rows) - accepted, refused=len(refused))
+
+
+@retry_on_conflict
+def _keep(rows: list[dict[str, Any]], refused: list[UnbookedRecord], gateway_id: uuid.UUID) -> int:
+    with transaction.atomic():
+        accepted = _write(rows, gateway_id)
+        UnbookedRecord.objects.bulk_create(sorted(refused, key=lambda row: row.id), ignore_conflicts=True)
+    return accepted
 
 
 def _write(rows: list[dict[str, Any]], gateway_id: uuid.UUID) -> int:
