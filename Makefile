@@ -98,8 +98,8 @@ django: setup-dev
 	  $(PY) manage.py spectacular --validate --fail-on-warn --file /dev/null'
 	$(PY) -m tests.messages
 
-bench-%: setup-dev ## run tests/benchmarks/NAME.py
-	$(PY) -m tests.benchmarks.$(subst -,_,$*)
+bench-%: setup-dev ## run tests/benchmarks/NAME.py (TRACES=FOLDER: public traces, where it reads some)
+	TRACES='$(TRACES)' $(PY) -m tests.benchmarks.$(subst -,_,$*)
 
 # --- upkeep
 

@@ -4,6 +4,7 @@ import enum
 
 import msgspec
 
+from runtime.wire.devices import MigLayout
 from runtime.wire.memory import Watermarks
 from runtime.wire.version import CURRENT, ProtocolVersion
 
@@ -24,15 +25,38 @@ class ArtifactRef(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+class Share(enum.StrEnum):
+    """How strictly a grant is kept apart from what else runs on the device."""
+
+    EXCLUSIVE = "exclusive"  # the whole device
+    MIG = "mig"  # a hardware wall
+    MPS = "mps"  # a limit that the driver keeps
+    COOPERATIVE = "cooperative"  # a cap that the engine keeps by itself
+
+
 class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a device that a replica may use."""
+    """The part of a device that a replica may use.
+
+    ``uuid`` names the device. A ``mig`` grant names its instance by ``mig_uuid``, as the node reported it.
+    ``thread_percentage`` bounds an ``mps`` grant's share of the multiprocessors (0: no bound).
+    """
 
     uuid: str
     memory_bytes: int
+    share: Share = Share.EXCLUSIVE
+    mig_uuid: str = ""
+    thread_percentage: int = 0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Serving config as the engine reads it. Limits are per replica; 0 means "let the engine decide"."""
+    """Serving config as the engine reads it. Limits are per replica; 0 means "let the engine decide".
+
+    ``tenant_kv_share`` is the largest fraction of the KV pool that one tenant may hold (1.0: all of it).
+    ``queue_timeout_seconds`` ends a request that has waited so long for its first slot (0: never).
+    After ``sleep_after_seconds`` without a request the engine gives its device back until the next one (0: never).
+    ``kv_dtype`` is how keys and values are held (same, int8, fp8); the last ``offload_layers`` layers of the model
+    wait in host memory and are copied to the device in every step.
+    """
 
     engine: str = "causal"
     dtype: str = "float32"
@@ -45,6 +69,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int = 0
     enable_prefix_cache: bool = True
     num_threads: int = 0
+    tenant_kv_share: float = 1.0
+    queue_timeout_seconds: float = 0.0
+    sleep_after_seconds: float = 0.0
+    kv_dtype: str = "same"
+    offload_layers: int = 0
     watermarks: Watermarks = Watermarks()
 
 
@@ -52,6 +81,8 @@ class ReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """One replica on this node. ``generation`` belongs to the replica; the agent refuses an older one.
 
     ``token`` is the bearer secret of the engine's port; only gateways and the agent know it.
+    ``host_memory_bytes`` and ``millicpus`` are what the replica may use of the machine beside its devices; where the
+    host allows it they are enforced (0: no limit).
     """
 
     replica_id: str
@@ -68,16 +99,19 @@ class ReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     drain_seconds: int = 30
     backoff_seconds: float = 0.0
+    host_memory_bytes: int = 0
+    millicpus: int = 0
 
 
 class NodeAssignments(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the node should run. A replica that is absent is to be stopped.
 
     ``generation`` belongs to the node and rises with every change; an agent refuses one that is older than the
-    newest it has applied.
+    newest it has applied. A GPU that is absent in ``layouts`` is left as it is.
     """
 
     node_id: str
     generation: int
     replicas: list[ReplicaAssignment]
+    layouts: list[MigLayout] = []
     protocol: ProtocolVersion = CURRENT

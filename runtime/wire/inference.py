@@ -21,12 +21,21 @@ HEADER_TENANT: Final = "x-millpond-tenant"
 HEADER_PREFIX_SALT: Final = "x-millpond-prefix-salt"
 HEADER_METERED: Final = "x-millpond-metered"
 HEADER_DEADLINE_MS: Final = "x-millpond-deadline-ms"
+HEADER_TENANT_WEIGHT: Final = "x-millpond-tenant-weight"  # decimal number above 0
+HEADER_PRIORITY: Final = "x-millpond-priority"  # one of PRIORITIES
+HEADER_GATEWAY: Final = "x-millpond-gateway"  # id of the gateway that asks: credits are shared among them
+HEADER_CREDITS: Final = "x-millpond-credits"  # on answers: requests this gateway may have at this engine at one time
+HEADER_LOAD: Final = "x-millpond-load"  # on answers: "running=3;waiting=1;kv_free=0.42"
 
 PATH_HEALTH: Final = "/health"
 PATH_STATE: Final = "/internal/v1/state"
+PATH_LOAD: Final = "/internal/v1/load"
+PATH_SLEEP: Final = "/internal/v1/sleep"
+PATH_WAKE: Final = "/internal/v1/wake"
 PATH_DRAIN: Final = "/internal/v1/drain"
 PATH_REQUEST: Final = "/internal/v1/requests/{request_id}"
 USAGE_COMMENT: Final = b": usage "
+PRIORITIES: Final = ("sheddable", "default", "critical")  # least important first
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +58,24 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 0
     ledger: MemoryLedger | None = None
     stats: EngineStats = EngineStats()
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``GET /internal/v1/load``: what a gateway needs to choose, to hold back, and to see a stuck engine.
+
+    ``credits`` is for the gateway named in ``HEADER_GATEWAY``. ``kv_free`` is the fraction of KV blocks that are free
+    or only cached. ``tokens_total`` counts tokens computed since the start, prompt and completion; it stands still
+    while ``waiting`` or ``running`` is above 0 only when the engine is stuck. ``oldest_waiting_ms`` is 0 when nothing
+    waits.
+    """
+
+    phase: Phase
+    credits: int
+    running: int
+    waiting: int
+    kv_free: float
+    tokens_total: int
+    oldest_waiting_ms: float = 0.0
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from runtime.wire.devices import DeviceReport, HostReport
+from runtime.wire.devices import DeviceReport, HealthFact, HostReport, MigLayoutReport
 from runtime.wire.memory import MemoryLedger
 from runtime.wire.version import CURRENT, ProtocolVersion
 
@@ -17,6 +17,7 @@ class Phase(enum.StrEnum):
     WARMING = "warming"
     READY = "ready"
     DEGRADED = "degraded"
+    ASLEEP = "asleep"  # ready, its weights in host memory: the next request wakes it
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -46,6 +47,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     itl_p50_ms: float | None = None
     itl_p95_ms: float | None = None
     queue_p95_ms: float | None = None
+    sleeps_total: int = 0
+    wakes_total: int = 0
+    last_wake_ms: float | None = None  # from the request that woke it to awake
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +77,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole node, every interval: heartbeat and observation in one.
 
     ``boot_id`` changes when the machine restarts, ``agent_id`` when the agent does.
-    ``applied_generation`` is the newest ``NodeAssignments.generation`` the agent acts on.
+    ``applied_generation`` is the newest ``NodeAssignments.generation`` the agent acts on. ``health`` holds every fact
+    that no received report has held yet (bounded: the oldest go first, and ``health_dropped`` counts them).
     """
 
     agent_version: str
@@ -86,6 +91,9 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[DeviceReport]
     replicas: list[ReplicaReport]
     stored_sha256: list[str] = []
+    health: list[HealthFact] = []
+    health_dropped: int = 0
+    layouts: list[MigLayoutReport] = []
     protocol: ProtocolVersion = CURRENT
 
 

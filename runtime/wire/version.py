@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 
 
 class ProtocolVersion(msgspec.Struct, frozen=True, kw_only=True):

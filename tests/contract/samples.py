@@ -74,6 +74,9 @@ STATS: Final = reports.EngineStats(
     itl_p50_ms=8.125,
     itl_p95_ms=16.5,
     queue_p95_ms=3.75,
+    sleeps_total=11,
+    wakes_total=10,
+    last_wake_ms=87.5,
 )
 CONFIG: Final = assignments.EngineConfig(
     engine="causal",
@@ -87,10 +90,21 @@ CONFIG: Final = assignments.EngineConfig(
     kv_cache_bytes=1_073_741_824,
     enable_prefix_cache=False,
     num_threads=4,
+    tenant_kv_share=0.5,
+    queue_timeout_seconds=30.5,
+    sleep_after_seconds=600.5,
+    kv_dtype="int8",
+    offload_layers=3,
     watermarks=WATERMARKS,
 )
 ARTIFACT: Final = assignments.ArtifactRef(path="model.safetensors", sha256=SHA, size=123_456_789)
-GRANT: Final = assignments.DeviceGrant(uuid=DEVICE, memory_bytes=20_000_000_000)
+MIG: Final = "MIG-6c1b2f7e-4444-5555-6666-777788889999"
+GRANT: Final = assignments.DeviceGrant(
+    uuid=DEVICE, memory_bytes=20_000_000_000, share=assignments.Share.MIG, mig_uuid=MIG, thread_percentage=40
+)
+LAYOUT: Final = devices.MigLayout(
+    device_uuid=DEVICE, generation=3, placements=[devices.MigPlacement(profile_id=9, start=4)]
+)
 ASSIGNMENT: Final = assignments.ReplicaAssignment(
     replica_id=REPLICA,
     generation=4,
@@ -106,6 +120,94 @@ ASSIGNMENT: Final = assignments.ReplicaAssignment(
     token="a replica's token",
     drain_seconds=60,
     backoff_seconds=2.5,
+    host_memory_bytes=8_000_000_000,
+    millicpus=4_000,
+)
+MIG_PROFILE: Final = devices.MigProfile(
+    id=9,
+    name="3g.71gb",
+    compute_slices=3,
+    memory_slices=4,
+    memory_bytes=74_625_056_768,
+    starts=[0, 4],
+    max_instances=2,
+    multiprocessors=60,
+    media=True,
+)
+MIG_INSTANCE: Final = devices.MigInstance(
+    uuid=MIG,
+    gpu_instance_id=2,
+    profile_id=9,
+    profile="3g.71gb",
+    start=4,
+    memory_slices=4,
+    compute_slices=3,
+    compute_instance_id=1,
+    memory_bytes=74_625_056_768,
+    memory_used_bytes=1_000_000,
+)
+MIG_FACTS: Final = devices.MigFacts(enabled=True, pending=True, instances=[MIG_INSTANCE], profiles=[MIG_PROFILE])
+PATH: Final = devices.DevicePath(uuid="GPU-other", pcie="NODE", nvlinks=18)
+NVLINK: Final = devices.NvLinkFacts(
+    links=18,
+    active=17,
+    version="4.0",
+    switched=True,
+    fabric_state="completed",
+    fabric_healthy=False,
+    cluster_uuid="cluster",
+    clique_id=7,
+)
+ECC: Final = devices.EccFacts(
+    enabled=True,
+    pending=True,
+    corrected_volatile=1,
+    uncorrected_volatile=2,
+    corrected_aggregate=3,
+    uncorrected_aggregate=4,
+)
+REMAP: Final = devices.RemapFacts(corrected=1, uncorrected=2, pending=True, failed=True)
+CLOCKS: Final = devices.ClockFacts(sm_mhz=1_980, memory_mhz=3_201, sm_max_mhz=1_981, memory_max_mhz=3_202)
+PCIE: Final = devices.PcieFacts(
+    generation=4,
+    width=8,
+    max_generation=5,
+    max_width=16,
+    tx_bytes_per_second=1_000.5,
+    rx_bytes_per_second=2_000.5,
+    replays=3,
+)
+PROCESS: Final = devices.GpuProcess(
+    pid=4711, memory_bytes=17_000_000_000, name="python3", replica_id=REPLICA, gpu_instance_id=2
+)
+RAIL: Final = devices.RdmaRail(
+    name="mlx5_3",
+    port=2,
+    link_layer="InfiniBand",
+    active=True,
+    rate_gbps=400.0,
+    numa_node=1,
+    pci_bus_id="0000:5e:00.0",
+    interface="ens3np0",
+)
+WALL: Final = devices.Wall(name="cgroup", used=True, detail="memory, cpu and pids are limited")
+HEALTH: Final = devices.HealthFact(
+    sequence=17,
+    code=devices.HealthCode.XID,
+    at=1_764_000_000.5,
+    device_uuid=DEVICE,
+    message="Xid 94: contained memory error",
+    xid=94,
+    count=2,
+    active=False,
+    gpu_instance_id=2,
+)
+LAYOUT_REPORT: Final = devices.MigLayoutReport(
+    device_uuid=DEVICE,
+    generation=3,
+    phase=devices.MigLayoutPhase.WAITING,
+    reason="DeviceInUse",
+    message="two processes use the GPU",
 )
 DEVICE_REPORT: Final = devices.DeviceReport(
     uuid=DEVICE,
@@ -121,6 +223,23 @@ DEVICE_REPORT: Final = devices.DeviceReport(
     power_w=120.5,
     power_limit_w=700.0,
     problem="one sentence",
+    architecture="hopper",
+    serial="1650000000000",
+    numa_node=1,
+    memory_temperature_c=55.0,
+    hbm_bandwidth_used=0.625,
+    mig=MIG_FACTS,
+    nvlink=NVLINK,
+    paths=[PATH],
+    ecc=ECC,
+    remap=REMAP,
+    clocks=CLOCKS,
+    pcie=PCIE,
+    throttle=["hw_thermal"],
+    recovery_action="reset",
+    processes=[PROCESS],
+    unreadable=["power: Unknown"],
+    stand_in=True,
 )
 HOST: Final = devices.HostReport(
     hostname="mill-1",
@@ -130,6 +249,9 @@ HOST: Final = devices.HostReport(
     memory_available_bytes=100_000_000_000,
     disk_free_bytes=50_000_000_000,
     cpu_used=0.25,
+    numa_nodes=2,
+    rails=[RAIL],
+    walls=[WALL],
 )
 REPLICA_REPORT: Final = reports.ReplicaReport(
     replica_id=REPLICA,
@@ -146,6 +268,19 @@ REPLICA_REPORT: Final = reports.ReplicaReport(
     log_tail=["first line", "second line"],
 )
 LIMITS: Final = routes.RateLimits(requests_per_minute=60, tokens_per_minute=100_000, max_parallel_requests=8)
+BUDGET: Final = routes.Budget(
+    limit=5_000_000, unit="cost", period="month", period_start=1_761_955_200.0, used=1_250_000, blocks=False
+)
+PRICE: Final = routes.TokenPrice(prompt=500_000, cached=50_000, completion=1_500_000)
+SLO: Final = routes.Slo(ttft_p95_ms=500.0, itl_p95_ms=40.5, e2e_p95_ms=9_000.0, error_rate=0.01)
+EJECTION: Final = routes.Ejection(
+    replica_id=REPLICA,
+    generation=4,
+    reason="NoTokens",
+    message="Requests wait and no token came for 30 s.",
+    since=1_764_000_000.5,
+)
+ADAPTIVE: Final = routes.AdaptiveLimit(deployment_id=DEPLOYMENT, limit=24, in_flight=20, queued=3)
 KEY_ENTRY: Final = routes.KeyEntry(
     id=KEY,
     digest=SHA,
@@ -154,12 +289,26 @@ KEY_ENTRY: Final = routes.KeyEntry(
     allowed_endpoints=["chat", "owner/other"],
     limits=LIMITS,
     kind="playground",
+    previous_digest="1e" * 32,
+    previous_expires_at=1_790_000_000.5,
+    allowed_addresses=["10.0.0.0/8", "2001:db8::/32"],
+    criticalities=["critical"],
+    budget=BUDGET,
 )
-TENANT_ENTRY: Final = routes.TenantEntry(id=TENANT, slug="acme", prefix_salt="5a17", active=False, limits=LIMITS)
+TENANT_ENTRY: Final = routes.TenantEntry(
+    id=TENANT, slug="acme", prefix_salt="5a17", active=False, limits=LIMITS, weight=2.5, budget=BUDGET
+)
 ROUTE: Final = routes.ReplicaRoute(
-    replica_id=REPLICA, generation=4, url="http://10.0.0.7:40001", token="a replica's token"
+    replica_id=REPLICA,
+    generation=4,
+    url="http://10.0.0.7:40001",
+    token="a replica's token",
+    node_id=NODE,
+    asleep=True,
 )
-VARIANT: Final = routes.Variant(deployment_id=DEPLOYMENT, revision_id=REVISION, version=7, weight=100, replicas=[ROUTE])
+VARIANT: Final = routes.Variant(
+    deployment_id=DEPLOYMENT, revision_id=REVISION, version=7, weight=100, replicas=[ROUTE], coming=2
+)
 ENDPOINT_ENTRY: Final = routes.EndpointEntry(
     id=ENDPOINT,
     name="chat",
@@ -169,6 +318,9 @@ ENDPOINT_ENTRY: Final = routes.EndpointEntry(
     max_model_len=4_096,
     variants=[VARIANT],
     state="Two replicas are loading.",
+    sticky="user",
+    slo=SLO,
+    price=PRICE,
 )
 USAGE_RECORD: Final = usage.UsageRecord(
     id=RECORD,
@@ -198,13 +350,38 @@ FULL: Final[dict[str, msgspec.Struct]] = {
     "assignments.DeviceGrant": GRANT,
     "assignments.EngineConfig": CONFIG,
     "assignments.NodeAssignments": assignments.NodeAssignments(
-        node_id=NODE, generation=12, replicas=[ASSIGNMENT], protocol=PROTOCOL
+        node_id=NODE, generation=12, replicas=[ASSIGNMENT], layouts=[LAYOUT], protocol=PROTOCOL
     ),
     "assignments.ReplicaAssignment": ASSIGNMENT,
+    "devices.ClockFacts": CLOCKS,
+    "devices.DevicePath": PATH,
     "devices.DeviceReport": DEVICE_REPORT,
+    "devices.EccFacts": ECC,
+    "devices.GpuProcess": PROCESS,
+    "devices.HealthFact": HEALTH,
     "devices.HostReport": HOST,
+    "devices.MigFacts": MIG_FACTS,
+    "devices.MigInstance": MIG_INSTANCE,
+    "devices.MigLayout": LAYOUT,
+    "devices.MigLayoutReport": LAYOUT_REPORT,
+    "devices.MigPlacement": LAYOUT.placements[0],
+    "devices.MigProfile": MIG_PROFILE,
+    "devices.NvLinkFacts": NVLINK,
+    "devices.PcieFacts": PCIE,
+    "devices.RdmaRail": RAIL,
+    "devices.RemapFacts": REMAP,
+    "devices.Wall": WALL,
     "errors.ErrorBody": errors.ErrorBody(code=errors.ErrorCode.TOKEN_USED, message="The token was used."),
     "inference.EngineAddress": inference.EngineAddress(url="http://127.0.0.1:40001", pid=4711, started=1_764_000_000.5),
+    "inference.EngineLoad": inference.EngineLoad(
+        phase=reports.Phase.READY,
+        credits=12,
+        running=3,
+        waiting=1,
+        kv_free=0.5,
+        tokens_total=123_456,
+        oldest_waiting_ms=250.5,
+    ),
     "inference.EngineSpec": inference.EngineSpec(
         replica_id=REPLICA,
         generation=4,
@@ -252,10 +429,16 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         devices=[DEVICE_REPORT],
         replicas=[REPLICA_REPORT],
         stored_sha256=[SHA],
+        health=[HEALTH],
+        health_dropped=3,
+        layouts=[LAYOUT_REPORT],
         protocol=PROTOCOL,
     ),
     "reports.ReplicaReport": REPLICA_REPORT,
     "reports.ReportReply": reports.ReportReply(generation=12, interval_seconds=2.0, lease_seconds=20.0),
+    "routes.AdaptiveLimit": ADAPTIVE,
+    "routes.Budget": BUDGET,
+    "routes.Ejection": EJECTION,
     "routes.EndpointEntry": ENDPOINT_ENTRY,
     "routes.GatewayReply": routes.GatewayReply(generation=12, interval_seconds=2.0),
     "routes.GatewayReport": routes.GatewayReport(
@@ -266,6 +449,9 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         table_age_seconds=1.5,
         in_flight=3,
         journal_pending=4,
+        limits_shared=False,
+        ejected=[EJECTION],
+        adaptive=[ADAPTIVE],
         protocol=PROTOCOL,
     ),
     "routes.KeyEntry": KEY_ENTRY,
@@ -281,7 +467,9 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         endpoints=[ENDPOINT_ENTRY],
         protocol=PROTOCOL,
     ),
+    "routes.Slo": SLO,
     "routes.TenantEntry": TENANT_ENTRY,
+    "routes.TokenPrice": PRICE,
     "routes.Variant": VARIANT,
     "usage.UsageBatch": usage.UsageBatch(gateway_id=GATEWAY, records=[USAGE_RECORD], protocol=PROTOCOL),
     "usage.UsageRecord": USAGE_RECORD,

@@ -48,7 +48,7 @@ def test_a_full_sample_sets_every_field_to_something_else_than_its_default(name)
         and getattr(sample, field.name)
         == (field.default_factory() if field.default is msgspec.NODEFAULT else field.default)
     ]
-    assert same_as_default in ([], ["engine"], ["major", "minor"])  # one engine, one version so far
+    assert same_as_default in ([], ["engine"], ["major"])  # one engine, one major version so far
 
 
 @pytest.mark.parametrize("name", MESSAGES)
