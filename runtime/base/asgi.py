@@ -31,7 +31,9 @@ class Request:
         self.params = params
         self._receive = receive
         self._send = send
+        self._headers: dict[bytes, bytes] | None = None
         self.started = False  # response headers are out
+        self.extra: list[tuple[bytes, bytes]] = []  # headers of whatever answer there will be
 
     @property
     def method(self) -> str:
@@ -48,11 +50,9 @@ class Request:
 
     def header(self, name: str) -> str:
         """First value of header ``name`` (lower case), or ""."""
-        wanted = name.encode("latin-1")
-        for key, value in self.scope["headers"]:
-            if key == wanted:
-                return str(value.decode("latin-1"))
-        return ""
+        if self._headers is None:
+            self._headers = dict(reversed(self.scope["headers"]))
+        return self._headers.get(name.encode("latin-1"), b"").decode("latin-1")
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body.
@@ -86,7 +86,7 @@ class Request:
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the response head."""
         self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers + self.extra})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a piece of the body; ``more=False`` ends the response."""
@@ -110,20 +110,26 @@ class Request:
 
 
 class Router:
-    """Maps (method, path pattern) to handlers. ``{name}`` matches one path segment."""
+    """Maps (method, path pattern) to handlers. ``{name}`` matches one path segment; a path without one goes first."""
 
     def __init__(self) -> None:
+        self._exact: dict[tuple[str, str], Handler] = {}
         self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
         self.paths: list[tuple[str, str]] = []
 
     def add(self, method: str, pattern: str, handler: Handler) -> None:
         """Register ``handler``; patterns are tried in the order they were added."""
+        if "{" not in pattern:
+            self._exact.setdefault((method, pattern), handler)
         regex = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(pattern))
         self._routes.append((method, re.compile(regex), handler))
         self.paths.append((method, pattern))
 
     def find(self, method: str, path: str) -> tuple[Handler | None, dict[str, str], list[str]]:
         """Return (handler, path parameters, methods the path allows)."""
+        exact = self._exact.get((method, path))
+        if exact is not None:
+            return exact, {}, []
         allowed: list[str] = []
         for candidate, regex, handler in self._routes:
             match = regex.fullmatch(path)

@@ -1,8 +1,10 @@
 """``python -m runtime.gateway``: one gateway process. Settings come from the environment (see :mod:`settings`)."""
 
+import gc
 import resource
 import signal
 import socket
+import ssl
 import sys
 from typing import NoReturn
 
@@ -31,15 +33,22 @@ def main() -> None:
     try:
         hold(settings.directory)
         listener = _bind(settings)
-        url = settings.url or _url_of(listener)
+        url = settings.url or _url_of(listener, "https" if settings.tls_cert_file else "http")
         core = build(settings, url=url)
         write_private(settings.directory / "address.json", msgspec.json.encode({"url": url}))
     except (FolderInUse, OSError) as exc:
         _fail(str(exc))
-    server = uvicorn.Server(config_of(settings, App(core)))
+    config = config_of(settings, App(core))
+    try:
+        config.load()
+    except OSError as exc:  # ssl.SSLError is one
+        _fail(f"the TLS certificate or key cannot be used ({exc}); see MILLPOND_GATEWAY_TLS_CERT_FILE and _KEY_FILE")
+    server = uvicorn.Server(config)
     # uvicorn raises the signal again once it has shut down; by then there is nothing left to interrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    _spare_the_collector()
+    signal.signal(signal.SIGHUP, lambda *_: reload_certificate(settings, config))
     log.info("gateway starts", url=url, directory=str(settings.directory))
     server.run(sockets=[listener])
 
@@ -59,7 +68,27 @@ def config_of(settings: Settings, app: App) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
         backlog=2048,
+        ssl_certfile=settings.tls_cert_file,
+        ssl_keyfile=str(settings.tls_key_file) if settings.tls_key_file else None,
     )
+
+
+def reload_certificate(settings: Settings, config: uvicorn.Config) -> None:
+    """Serve new connections with what the certificate files hold now; when they cannot be used, with what was there.
+
+    Every other setting takes a restart: with ``reuse_port`` a successor takes the port before this process drains.
+    """
+    if config.ssl is None or settings.tls_cert_file is None or settings.tls_key_file is None:
+        log.info("nothing to reload: no TLS files are set")
+        return
+    try:
+        # First into a context of its own: one that fails half way must not spoil the one that serves.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+        config.ssl.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+    except OSError as exc:
+        log.exception("TLS certificate not reloaded", error=str(exc))
+        return
+    log.info("TLS certificate reloaded", path=str(settings.tls_cert_file))
 
 
 def _bind(settings: Settings) -> socket.socket:
@@ -67,6 +96,8 @@ def _bind(settings: Settings) -> socket.socket:
     # The protocol is named because event loops set TCP_NODELAY only on sockets that say TCP: 40 ms a small write.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if settings.reuse_port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as exc:
@@ -78,17 +109,24 @@ def _bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def _url_of(listener: socket.socket) -> str:
+def _url_of(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104 - asked about, not bound
         host = socket.gethostname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _raise_file_limit() -> None:
     """Every stream takes two descriptors; take as many as the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _spare_the_collector() -> None:
+    """What is loaded by now stays; a request makes many objects and no cycles, so looking for them may wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _fail(message: str) -> NoReturn:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.base import asgi, logs
-from runtime.base.asgi import Message, Receive, Scope, Send
+from runtime.base.asgi import Receive, Scope, Send
 from runtime.gateway import cors
 from runtime.gateway.core import Core
 from runtime.gateway.identity import Identity, identify
@@ -50,14 +50,9 @@ class App:
         request = asgi.Request(scope, receive, send, {})
         identity = scope["identity"] = identify(request.header("x-request-id"))
         origin = request.header("origin")
-        extra = [(b"x-request-id", identity.request_id.encode()), *cors.answer_headers(origin, self._origins())]
-
-        async def send_with_extra(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *extra]
-            await send(message)
-
-        request = asgi.Request(scope, receive, send_with_extra, {})
+        request.extra = [(b"x-request-id", identity.request_id.encode())]
+        if origin:
+            request.extra += cors.answer_headers(origin, self._origins())
         try:
             await self._route(request, origin)
         except asgi.ClientGone:
@@ -71,7 +66,7 @@ class App:
 
     async def _route(self, request: asgi.Request, origin: str) -> None:
         most = self._core.settings.max_head_bytes
-        head = sum(len(name) + len(value) for name, value in request.scope["headers"])
+        head = sum([len(name) + len(value) for name, value in request.scope["headers"]])
         if head + len(request.scope["raw_path"]) + len(request.scope["query_string"]) > most:
             raise Refusal(Reason.HEADERS_TOO_LARGE, 431, f"The request's head is larger than {most} bytes.")
         if request.method == "OPTIONS":
@@ -133,6 +128,8 @@ class App:
                 "control_plane_up": core.link.connected,
                 "in_flight": len(core.running),
                 "journal_pending": core.journal.pending,
+                "limits_shared": core.limiter.shared,
+                "limits_gateways": core.limiter.gateways,
             },
         )
 
@@ -146,13 +143,21 @@ class App:
         snapshot = core.keeper.snapshot
         if snapshot is not None:
             core.metrics.forget_gone(frozenset(snapshot.endpoints), frozenset(snapshot.tenants))
+        for limit in core.traffic.limits(every=True):
+            core.metrics.show_deployment(
+                limit.deployment_id, in_flight=limit.in_flight, limit=limit.limit, held=limit.queued
+            )
         body = core.metrics.render(
             in_flight=len(core.running),
+            held=core.traffic.held,
+            ejected_replicas=len(core.traffic.ejections()),
             journal_pending=core.journal.pending,
             journal_skipped=core.journal.skipped,
             table_generation=core.keeper.generation,
             table_age_seconds=core.keeper.age(),
             control_plane_up=float(core.link.connected),
+            limits_shared=float(core.limiter.shared),
+            limits_gateways=core.limiter.gateways,
         )
         await request.respond(200, body, _METRICS_TYPE)
 

@@ -26,6 +26,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     upstream_id: str
     trace: dict[str, str]
+    priority: str
     started_at: float  # Unix seconds
     started: float  # monotonic seconds
 
@@ -40,7 +41,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     first: float | None = None
 
 
-async def book(core: Core, job: Job, choice: Choice | None, ending: Ending) -> None:
+def book(core: Core, job: Job, choice: Choice | None, ending: Ending) -> None:
     """Write the record, settle the lease, move the metrics."""
     seconds = core.clock.monotonic() - job.started
     first = None if ending.first is None else ending.first - job.started
@@ -68,10 +69,11 @@ async def book(core: Core, job: Job, choice: Choice | None, ending: Ending) -> N
             billable=ending.billable,
         )
     )
-    await core.limiter.settle(job.lease, usage.prompt_tokens + usage.completion_tokens)
+    core.limiter.settle(job.lease, usage, billable=ending.billable)
     core.metrics.served(
         operation=job.operation,
         endpoint_id=job.endpoint.id,
+        deployment_id=choice.variant.deployment_id if choice else "",
         status=ending.status,
         seconds=seconds,
         first_seconds=first,

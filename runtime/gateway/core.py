@@ -1,14 +1,11 @@
 """The parts of one gateway, put together once and handed to whatever serves a request."""
 
-import itertools
-import random
-
 import msgspec
 
 from runtime.base.clock import Clock, SystemClock
 from runtime.gateway.control import ControlPlane
 from runtime.gateway.journal import Journal
-from runtime.gateway.limits import Limiter, LocalLimiter
+from runtime.gateway.limits import Limiter, Options
 from runtime.gateway.link import Link
 from runtime.gateway.loops import Background
 from runtime.gateway.membership import Membership
@@ -16,23 +13,9 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.refusals import Reason, Refusal
 from runtime.gateway.settings import Settings
 from runtime.gateway.table import Snapshot, TableKeeper
+from runtime.gateway.traffic import Traffic
 from runtime.gateway.upstream import Engines
-
-
-class Draws:
-    """Where chance enters: the draw of a variant, and turns among equals."""
-
-    def __init__(self) -> None:
-        self._random = random.Random()  # noqa: S311 - spreads traffic, protects nothing
-        self._turns = itertools.count()
-
-    def variant(self) -> float:
-        """A number in [0, 1)."""
-        return self._random.random()
-
-    def turn(self) -> int:
-        """The next turn."""
-        return next(self._turns)
+from runtime.gateway.watch import Watch
 
 
 class Core(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +31,8 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
     background: Background
     control: ControlPlane
     link: Link
-    draws: Draws
+    traffic: Traffic
+    watch: Watch
     running: set[str]  # ids of the requests being served
 
     def snapshot(self) -> Snapshot:
@@ -78,7 +62,11 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
     async def start(self) -> None:
         """Take what an earlier process left, then start the background loops."""
         self.keeper.load()
+        await self.limiter.start()
+        self.background.keep("limits", self.limiter.keep)
         self.background.keep("journal", self.journal.keep_synced)
+        self.background.keep("traffic", self.traffic.keep_ticking)
+        self.watch.start(self.background)
         self.link.start(self.background)
 
     async def stop(self) -> None:
@@ -89,6 +77,7 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
             await self.clock.sleep(0.02)
         await self.background.finish(patience)
         await self.background.stop()
+        await self.limiter.close()
         await self.link.last_delivery()
         await self.engines.close()
         await self.control.close()
@@ -113,14 +102,19 @@ def build(settings: Settings, *, url: str, clock: Clock | None = None) -> Core:
         fsync_seconds=settings.fsync_seconds,
         fsync_records=settings.fsync_records,
     )
+    membership = Membership(settings, control, keeper)
+    engines = Engines(settings)
+    metrics = Metrics()
+    limiter = Limiter(clock, _limits(settings), on_alert=metrics.budget_alert)
+    traffic = Traffic(settings, clock, metrics, lambda: keeper.snapshot)
     return Core(
         settings=settings,
         clock=clock,
         keeper=keeper,
-        limiter=LocalLimiter(clock),
+        limiter=limiter,
         journal=journal,
-        engines=Engines(settings),
-        metrics=Metrics(),
+        engines=engines,
+        metrics=metrics,
         background=Background(clock),
         control=control,
         link=Link(
@@ -128,10 +122,24 @@ def build(settings: Settings, *, url: str, clock: Clock | None = None) -> Core:
             control,
             keeper,
             journal,
-            Membership(settings, control, keeper),
+            membership,
             url=url,
             in_flight=lambda: len(running),
+            traffic=traffic,
+            limits_shared=lambda: limiter.shared,
         ),
-        draws=Draws(),
+        traffic=traffic,
+        watch=Watch(settings, clock, engines, traffic, gateway_id=lambda: membership.id),
         running=running,
+    )
+
+
+def _limits(settings: Settings) -> Options:
+    return Options(
+        url=settings.limits_url,
+        timeout_seconds=settings.limits_timeout_seconds,
+        lease_seconds=settings.limits_lease_seconds,
+        refuse_when_down=settings.limits_when_down == "refuse",
+        gateways=settings.limits_gateways,
+        memory=settings.directory / "limits.json",
     )

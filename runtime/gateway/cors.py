@@ -6,13 +6,14 @@ from typing import Final
 Headers = list[tuple[bytes, bytes]]
 
 _ALLOW: Final = (
-    b"authorization, content-type, x-request-id, x-stainless-arch, x-stainless-lang, x-stainless-os, "
-    b"x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, "
-    b"x-stainless-timeout"
+    b"authorization, content-type, x-request-id, x-millpond-criticality, x-stainless-arch, x-stainless-lang, "
+    b"x-stainless-os, x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, "
+    b"x-stainless-runtime-version, x-stainless-timeout"
 )
 _EXPOSE: Final = (
     b"x-request-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
-    b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+    b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, "
+    b"x-millpond-budget-limit, x-millpond-budget-remaining, x-millpond-budget-unit, x-millpond-budget-alert"
 )
 _VARY: Final = (b"vary", b"origin")
 

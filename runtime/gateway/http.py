@@ -4,9 +4,15 @@ The parser collects a head of any size for any time before the application sees 
 """
 
 import asyncio
-from typing import Any, Final
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from runtime.base.asgi import Scope
+
+_KEY: Final = "millpond.connection"
 
 _BODY: Final = (
     b'{"error":{"message":"The request head is too large.","type":"invalid_request_error","param":null,'
@@ -26,6 +32,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.on_gone: Callable[[], None] | None = None
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
@@ -51,6 +58,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._unwatch_head()
         super().on_headers_complete()
+        cast(Scope, self.scope)[_KEY] = self
 
     def on_message_complete(self) -> None:
         self._in_head = True
@@ -59,6 +67,8 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
         super().connection_lost(exc)
+        if self.on_gone is not None:
+            self.on_gone()
 
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(self.head_timeout_seconds, self._head_late)
@@ -72,6 +82,31 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_timer = None
         if self._in_head and not self.transport.is_closing():
             self.transport.close()
+
+
+@contextlib.contextmanager
+def watching(scope: Scope, gone: Callable[[], None]) -> Iterator[bool]:
+    """Call ``gone`` when the client's connection is lost meanwhile; False where the server does not tell.
+
+    Without a task that waits for it: one request is served on a connection at a time.
+    """
+    connection = scope.get(_KEY)
+    if not isinstance(connection, BoundedHttp):
+        yield False
+        return
+    connection.on_gone = gone
+    if connection.transport.is_closing():
+        gone()
+    try:
+        yield True
+    finally:
+        connection.on_gone = None
+
+
+def writable(scope: Scope) -> bool:
+    """True when a write goes out, or into the socket's buffer, without waiting for the client to read."""
+    connection = scope.get(_KEY)
+    return isinstance(connection, BoundedHttp) and not connection.flow.write_paused
 
 
 def bounded(max_head_bytes: int, head_timeout_seconds: float) -> type[BoundedHttp]:

@@ -1,71 +1,106 @@
-"""The way of one request to one engine: pick a replica, open the connection, cancel there, let go."""
+"""The way of one request to one engine: take a slot, open the connection, cancel there, let go."""
 
 import asyncio
 from typing import Final
 
-import aiohttp
-
 from runtime.base import logs
-from runtime.gateway import balance
+from runtime.gateway import credits
+from runtime.gateway.asks import BROKEN, NOTHING, UNREACHED, Ask, Outcome, Slot
+from runtime.gateway.balance import Choice
 from runtime.gateway.core import Core
+from runtime.gateway.engine_http import Call
+from runtime.gateway.pool import unreachable
 from runtime.gateway.refusals import Reason, Refusal
-from runtime.gateway.upstream import BROKEN, UNSENT, read_all
+from runtime.gateway.upstream import BROKEN as BROKE
+from runtime.gateway.upstream import DROPPED, UNSENT, read_all
+from runtime.wire import inference
 from runtime.wire.inference import Usage
-from runtime.wire.routes import EndpointEntry, ReplicaRoute
+from runtime.wire.routes import ReplicaRoute
 
 log = logs.get(__name__)
 
 BUSY: Final = frozenset({429, 503})
 _STOP_PAUSES: Final = (0.05, 0.2, 0.5, 1.0)  # seconds
+_LEAST_DEADLINE_MS: Final = 1
 
 
 class Lane:
-    """Use once. ``choice`` is the replica tried last, ``response`` what it answered."""
+    """Use once. ``choice`` is the replica tried last, ``response`` what it answered, ``sent`` when (monotonic)."""
 
-    def __init__(self, core: Core, endpoint: EndpointEntry, request_id: str) -> None:
+    def __init__(self, core: Core, ask: Ask, request_id: str) -> None:
         self._core = core
-        self._endpoint = endpoint
+        self._ask = ask
         self._request_id = request_id
-        self._opening: asyncio.Task[aiohttp.ClientResponse] | None = None
-        self._draw = core.draws.variant()  # one draw: another try stays with the variant while that has replicas
-        self._counted = ""
-        self._closed = False
-        self.choice: balance.Choice | None = None
-        self.response: aiohttp.ClientResponse | None = None
+        self._opening: Call | None = None
+        self._slot: Slot | None = None
+        self._dropped = False
+        self.sent = 0.0
+        self.choice: Choice | None = None
+        self.response: Call | None = None
 
     @property
     def replica_id(self) -> str:
         """The replica tried last, or ""."""
         return self.choice.replica.replica_id if self.choice else ""
 
-    async def open(self, path: str, headers: dict[str, str], body: bytes) -> aiohttp.ClientResponse:
-        """Send to one replica after another, but only as long as none can have begun to work on it.
+    @property
+    def held(self) -> float:
+        """Seconds for which the request was held back here."""
+        return self._ask.held
+
+    async def open(self, path: str, headers: dict[str, str], body: bytes) -> Call:
+        """Send to one replica after another, before a first byte has come back and within the retry budget.
+
+        A replica that drops the connection unanswered is replaced once: a request that kills engines kills no third.
 
         Raises:
-            Refusal: 503 when none is ready or reachable, 502 when one failed after it had been sent the request.
+            Refusal: 503 when none is ready or reachable, 502 when one failed after it had been sent the request, 504
+                when the deadline passed first.
         """
-        tried: set[str] = set()
-        for _ in range(self._core.settings.max_attempts):
-            choice = self._choose(tried)
-            if choice is None:
-                break
-            if tried:
-                self._core.metrics.retried()
-            tried.add(choice.replica.replica_id)
-            self._take(choice)
+        problem: Refusal | None = None
+        for attempt in range(1, self._core.settings.max_attempts + 1):
             try:
-                self.response = await self._send(choice.replica, path, headers, body)
-            except UNSENT as exc:
-                log.warning("replica not reached", replica=self.replica_id, error=str(exc))
-                continue
-            except BROKEN as exc:
-                log.warning("engine failed", replica=self.replica_id, error=str(exc))
-                raise failed("The model's engine failed before it answered. Please try again.") from exc
-            if self.response.status not in BUSY:
+                slot = await self._core.traffic.place(self._ask)
+            except Refusal as refusal:
+                if self.response is not None:
+                    return self.response
+                raise problem or refusal from None
+            self._take(slot)
+            try:
+                self.response = await self._send(slot.choice.replica, path, headers, body)
+            except BROKE as exc:
+                problem = self._failed(exc)
+            else:
+                self._hear(slot, self.response)
+                if self.response.status not in BUSY:
+                    return self.response
+            if attempt == self._core.settings.max_attempts or not self._core.traffic.may_retry(slot):
                 break
         if self.response is not None:
             return self.response
-        raise self._unreachable() if tried else self._not_ready()
+        raise problem or unreachable()
+
+    def _failed(self, exc: BaseException) -> Refusal:
+        """The engine was not reached, or broke off: what to say if no other can be tried.
+
+        Raises:
+            Refusal: no other may be tried.
+        """
+        unsent = isinstance(exc, UNSENT)
+        log.warning("replica not reached" if unsent else "engine failed", replica=self.replica_id, error=str(exc))
+        self.finish(UNREACHED if unsent else BROKEN)
+        if unsent:
+            return unreachable()
+        problem = failed("The model's engine failed before it answered. Please try again.")
+        if self._dropped or not isinstance(exc, DROPPED):
+            raise problem from exc
+        self._dropped = True
+        return problem
+
+    def _hear(self, slot: Slot, response: Call) -> None:
+        told = credits.of_answer(response.headers)
+        if told is not None:
+            self._core.traffic.hear(slot.replica, told)
 
     async def stop(self) -> tuple[Usage | None, bytes | None]:
         """End the request on its engine; return the usage it tells, or else the rest of an answer that was complete.
@@ -87,71 +122,44 @@ class Lane:
         finally:
             rest.cancel()
 
-    async def _rest(self, opening: asyncio.Task[aiohttp.ClientResponse]) -> bytes | None:
+    async def _rest(self, opening: Call) -> bytes | None:
         try:
-            self.response = self.response or await opening
+            await opening.head()
+            self.response = opening
             return await read_all(self.response, self._core.settings.max_answer_bytes)
-        except BROKEN:
+        except BROKE:
             return None
+
+    def finish(self, outcome: Outcome) -> None:
+        """Give the slot back, saying what its use has shown. Only the first time counts."""
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._core.traffic.release(slot, outcome)
 
     def close(self) -> None:
         """Let go of connection and replica, whatever was going on."""
-        self._closed = True
-        if self._opening is not None and not self._opening.done():
-            self._opening.cancel()
-        if self.response is not None:
-            self.response.close()
-        self._give_back()
+        if self._opening is not None:
+            self._opening.close()
+        self.finish(NOTHING)
 
-    def _choose(self, tried: set[str]) -> balance.Choice | None:
-        return balance.choose(
-            self._endpoint,
-            draw=self._draw,
-            tie=self._core.draws.turn(),
-            outstanding=self._core.engines.outstanding,
-            excluded=tried,
-        )
+    async def _send(self, replica: ReplicaRoute, path: str, headers: dict[str, str], body: bytes) -> Call:
+        left = self._ask.until - self._core.clock.monotonic()
+        told = {**headers, inference.HEADER_DEADLINE_MS: str(max(_LEAST_DEADLINE_MS, round(left * 1000)))}
+        # A client who leaves while this waits does not cut the connection before the engine was asked what it computed.
+        self._opening = self._core.engines.open(replica, path, told, body)
+        await self._opening.head()
+        return self._opening
 
-    async def _send(
-        self, replica: ReplicaRoute, path: str, headers: dict[str, str], body: bytes
-    ) -> aiohttp.ClientResponse:
-        # In a task of its own, so that a client who leaves now does not cut the connection before the engine was asked
-        # what it has computed.
-        self._opening = asyncio.create_task(self._core.engines.open(replica, path, headers, body))
-        self._opening.add_done_callback(self._opened)
-        return await asyncio.shield(self._opening)
-
-    def _opened(self, opening: asyncio.Task[aiohttp.ClientResponse]) -> None:
-        if opening.cancelled() or opening.exception() is not None:
-            return
-        if self._closed:
-            opening.result().close()
-
-    def _take(self, choice: balance.Choice) -> None:
-        if self.response is not None:
-            self.response.close()
-            self.response = None
-        self._give_back()
-        self.choice = choice
-        self._counted = choice.replica.replica_id
-        self._core.engines.take(self._counted)
-
-    def _give_back(self) -> None:
-        counted, self._counted = self._counted, ""
-        if counted:
-            self._core.engines.give_back(counted)
-
-    def _not_ready(self) -> Refusal:
-        state = self._endpoint.state or "No replica of this model is ready."
-        return Refusal(Reason.NOT_READY, 503, state, code="model_not_ready", param="model", retry_after=5)
-
-    def _unreachable(self) -> Refusal:
-        return Refusal(
-            Reason.UPSTREAM_UNREACHABLE,
-            503,
-            "No replica of this model could be reached. Please try again.",
-            retry_after=2,
-        )
+    def _take(self, slot: Slot) -> None:
+        if self._opening is not None:
+            self._opening.close()
+        self.response = None
+        self.finish(NOTHING)
+        self._slot = slot
+        self._opening = None
+        self.choice = slot.choice
+        self.sent = self._core.clock.monotonic()
+        self._ask.tried.add(slot.choice.replica.replica_id)
 
 
 def failed(message: str) -> Refusal:

@@ -14,6 +14,7 @@ from runtime.gateway.loops import Background, Backoff, wait_for
 from runtime.gateway.membership import VERSION, Membership
 from runtime.gateway.settings import Settings
 from runtime.gateway.table import TableKeeper, TableRefused
+from runtime.gateway.traffic import Traffic
 from runtime.wire.errors import ErrorCode
 from runtime.wire.joining import Hint
 from runtime.wire.routes import GatewayReport
@@ -38,6 +39,8 @@ class Link:
         *,
         url: str,
         in_flight: Callable[[], int],
+        traffic: Traffic,
+        limits_shared: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._control = control
@@ -46,9 +49,16 @@ class Link:
         self._membership = membership
         self._url = url
         self._in_flight = in_flight
+        self._traffic = traffic
+        self._limits_shared = limits_shared
         self._look = asyncio.Event()  # the table may have changed
         self._report_now = asyncio.Event()  # a new generation is applied: acknowledge it
         self.connected = False  # the last call to the control plane succeeded
+
+    @property
+    def gateway_id(self) -> str:
+        """This gateway's id at the control plane, "" before it has joined."""
+        return self._membership.id
 
     def start(self, background: Background) -> None:
         """Start all loops."""
@@ -120,6 +130,9 @@ class Link:
             table_age_seconds=self._keeper.age(),
             in_flight=self._in_flight(),
             journal_pending=self._journal.pending,
+            ejected=self._traffic.ejections(),
+            adaptive=self._traffic.limits(),
+            limits_shared=self._limits_shared(),
         )
 
     # --- usage ---

@@ -8,28 +8,34 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import aiohttp
 import msgspec
 
 from runtime.base import asgi, logs
-from runtime.gateway import sse
+from runtime.gateway import http, sse
+from runtime.gateway.asks import BROKEN, ERROR, NOTHING, Ask, Outcome
 from runtime.gateway.booking import CLIENT_GONE, Ending, Job, book
 from runtime.gateway.core import Core
+from runtime.gateway.engine_http import Call
+from runtime.gateway.histograms import Gaps
 from runtime.gateway.lane import BUSY, Lane, failed
 from runtime.gateway.refusals import Reason, Refusal
-from runtime.gateway.upstream import BROKEN, read_all
+from runtime.gateway.stickiness import deadline_of, sticky_of
+from runtime.gateway.upstream import BROKEN as BROKE
+from runtime.gateway.upstream import read_all
 from runtime.wire import inference
 from runtime.wire.inference import Usage
 
 log = logs.get(__name__)
 
 _PASSED_ERRORS: Final = frozenset({400, 413, 422, 504})
+_NOT_SERVED: Final = frozenset({404, 405, 501})  # the engine has no such path
 _STREAM_HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
 _GOODBYE_SECONDS: Final = 1.0
+_GRACE_SECONDS: Final = 2.0  # for an engine to end a request by itself when its deadline has passed
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -40,6 +46,23 @@ class Dialect(msgspec.Struct, frozen=True):
     usage_of: Callable[[bytes], Usage]
 
 
+def _ask(core: Core, request: asgi.Request, job: Job) -> Ask:
+    """What is needed to find a replica for ``job``."""
+    tenant = job.caller.tenant
+    return Ask(
+        job.endpoint,
+        job.body,
+        tenant_id=tenant.id,
+        salt=tenant.prefix_salt,
+        weight=tenant.weight,
+        priority=job.priority,
+        since=job.started,
+        until=job.started + deadline_of(request, core.settings.request_max_seconds),
+        sticky=sticky_of(job.endpoint.sticky, job, request),
+        draw=core.traffic.draw(),
+    )
+
+
 class Exchange:
     """One job, from choosing a replica to the usage record. Use once."""
 
@@ -48,9 +71,13 @@ class Exchange:
         self._request = request
         self._job = job
         self._dialect = dialect
-        self._lane = Lane(core, job.endpoint, job.upstream_id)
+        ask = _ask(core, request, job)
+        self._deadline = ask.until
+        self._lane = Lane(core, ask, job.upstream_id)
         self._meter = sse.Meter()
         self._first: float | None = None
+        self._done_at: float | None = None  # the engine's last byte had come
+        self._gaps = Gaps()
         self._last_write = 0.0
         self._streaming = False  # the client has the head of a stream and not yet its end
         self._over = False
@@ -62,11 +89,17 @@ class Exchange:
             Refusal: nothing was sent to the client yet, and it is to be told why.
             asgi.ClientGone: the client takes nothing any more.
         """
+        left = self._deadline - self._core.clock.monotonic() + _GRACE_SECONDS
         try:
-            if not await asgi.race(self._work(), self._request.disconnected()):
-                self._abandon(CLIENT_GONE, "aborted", billable=True)
+            async with asyncio.timeout(left):
+                if not await self._work_while_heard():
+                    self._abandon(CLIENT_GONE, "aborted", billable=True)
+        except TimeoutError:
+            # The engine was told the deadline and has not kept it.
+            self._abandon(504, "error", billable=False)
+            await self._say_late()
         except Refusal as refusal:
-            await self._end(refusal.status, "error", billable=refusal.status < 500)
+            self._end(refusal.status, "error", billable=refusal.status < 500)
             raise
         except asyncio.CancelledError:
             # Only the server cancels, when it is stopping and will not wait longer; this is the top of the task.
@@ -75,6 +108,27 @@ class Exchange:
         finally:
             # What is not accounted for by now is a defect of ours, and not billed.
             self._abandon(500, "error", billable=False)
+
+    async def _work_while_heard(self) -> bool:
+        """Do the work; False when the client has left first."""
+        task, left = asyncio.current_task(), False
+
+        def gone() -> None:
+            nonlocal left
+            left = True
+            if task is not None:
+                task.cancel()
+
+        with http.watching(self._request.scope, gone) as told:
+            if not told:
+                return await asgi.race(self._work(), self._request.disconnected())
+            try:
+                await self._work()
+            except asyncio.CancelledError:
+                if left and task is not None and not task.uncancel():
+                    return False
+                raise
+        return True
 
     async def _work(self) -> None:
         response = await self._lane.open(self._job.path, self._headers(), self._job.body)
@@ -95,27 +149,32 @@ class Exchange:
             inference.HEADER_TENANT: job.caller.tenant.id,
             inference.HEADER_PREFIX_SALT: job.caller.tenant.prefix_salt,
             inference.HEADER_METERED: "1",
-            inference.HEADER_DEADLINE_MS: str(round(self._core.settings.request_max_seconds * 1000)),
+            inference.HEADER_PRIORITY: job.priority,
+            inference.HEADER_TENANT_WEIGHT: f"{job.caller.tenant.weight:g}",
+            inference.HEADER_GATEWAY: self._core.link.gateway_id,
         }
 
     # --- passing on ---
 
-    async def _pass_answer(self, response: aiohttp.ClientResponse, kind: str) -> None:
+    async def _pass_answer(self, response: Call, kind: str) -> None:
         try:
             body = await read_all(response, self._core.settings.max_answer_bytes)
-        except BROKEN as exc:
+        except BROKE as exc:
+            self._lane.finish(BROKEN)
             raise failed("The model's engine failed before its answer was complete. Please try again.") from exc
-        await self._end(200, "ok", usage=self._dialect.usage_of(body))
+        self._done_at = self._core.clock.monotonic()
+        self._end(200, "ok", usage=self._dialect.usage_of(body))
         await self._within(self._request.respond(200, body, kind.encode("latin-1"), self._job.lease.headers))
 
-    async def _pass_error(self, response: aiohttp.ClientResponse) -> None:
+    async def _pass_error(self, response: Call) -> None:
         status = response.status
         try:
             body = await read_all(response, self._core.settings.max_answer_bytes)
-        except BROKEN:
+        except BROKE:
             body = b""
         if status in _PASSED_ERRORS and self._dialect.is_error(body):
-            await self._end(status, "error", billable=status < 500)
+            self._lane.finish(NOTHING)
+            self._end(status, "error", billable=status < 500)
             await self._within(self._request.respond(status, body, headers=self._job.lease.headers))
             return
         if status in BUSY:
@@ -126,10 +185,20 @@ class Exchange:
                 "Every replica of this model is busy. Please try again.",
                 retry_after=min(60, int(wait)) if wait.isdigit() else 1,
             )
+        if status in _NOT_SERVED:
+            self._lane.finish(NOTHING)
+            raise Refusal(
+                Reason.BAD_REQUEST,
+                400,
+                f"This model does not answer {self._job.operation.replace('.', ' ')}.",
+                code="unsupported_operation",
+                param="model",
+            )
         log.error("engine answered with an error", status=status, replica=self._lane.replica_id)
+        self._lane.finish(ERROR)
         raise failed("The model's engine failed on this request.")
 
-    async def _pass_stream(self, response: aiohttp.ClientResponse) -> None:
+    async def _pass_stream(self, response: Call) -> None:
         await self._request.start(200, _STREAM_HEAD + self._job.lease.headers)
         self._streaming = True
         self._last_write = self._core.clock.monotonic()
@@ -139,28 +208,38 @@ class Exchange:
                 data = self._meter.feed(chunk)
                 if data:
                     await self._write(data)
-        except (*BROKEN, sse.LineTooLong) as exc:
+        except (*BROKE, sse.LineTooLong) as exc:
             log.warning("stream cut", replica=self._lane.replica_id, request=self._job.request_id, error=str(exc))
+            self._lane.finish(BROKEN)
         finally:
             ticker.cancel()
+        self._done_at = self._core.clock.monotonic()
         if self._meter.done and not self._meter.failed:
-            await self._end(200, "ok", usage=self._meter.usage)
+            self._end(200, "ok", usage=self._meter.usage)
         else:
+            self._lane.finish(ERROR if self._meter.failed else BROKEN)
             self._core.metrics.cut()
-            await self._end(200, "error", usage=self._meter.usage, billable=False)
+            self._end(200, "error", usage=self._meter.usage, billable=False)
             await self._within(self._say_cut("The model's engine failed before the answer was complete."))
         self._streaming = False
         await self._within(self._request.write(b"", more=False))
 
     async def _write(self, data: bytes) -> None:
         now = self._core.clock.monotonic()
-        if self._first is None and self._meter.events:
-            self._first = now
+        if self._first is None:
+            if self._meter.events:
+                self._first = now
+                self._core.limiter.correct(self._job.lease, self._meter.usage.prompt_tokens)
+        else:
+            self._gaps.see(now - self._last_write)
         self._last_write = now
         await self._within(self._request.write(data))
 
     async def _within(self, write: Awaitable[None]) -> None:
         """Write to the client; one that takes nothing for too long counts as gone."""
+        if http.writable(self._request.scope):
+            await write
+            return
         try:
             async with asyncio.timeout(self._core.settings.write_timeout_seconds):
                 await write
@@ -187,26 +266,53 @@ class Exchange:
     async def _say_goodbye(self) -> None:
         if not self._request.started:
             raise Refusal(Reason.DRAINING, 503, "The gateway is stopping. Please try again.", retry_after=1)
+        await self._cut_short("The gateway was stopped before the answer was complete. Please try again.")
+
+    async def _say_late(self) -> None:
+        if not self._request.started:
+            raise Refusal(Reason.DEADLINE, 504, "The request's deadline passed before the model answered.")
+        await self._cut_short("The request's deadline passed before the answer was complete.")
+
+    async def _cut_short(self, message: str) -> None:
+        """End a stream that the client has part of."""
         if not self._streaming:
             return
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._say_cut("The gateway was stopped before the answer was complete. Please try again.")
+                await self._say_cut(message)
                 await self._request.write(b"", more=False)
         except TimeoutError:
             return
 
     # --- ending ---
 
-    async def _end(self, status: int, outcome: str, *, usage: Usage | None = None, billable: bool = True) -> None:
+    def _end(self, status: int, outcome: str, *, usage: Usage | None = None, billable: bool = True) -> None:
         """The engine is done with the request: book it."""
         if self._over:
             return
         self._over = True
+        usage = usage or Usage()
+        self._tell(usage)
         self._lane.close()
-        ending = Ending(status=status, outcome=outcome, usage=usage or Usage(), billable=billable, first=self._first)
-        # In a task of its own: a client who leaves at this very moment does not tear it.
-        await self._core.background.complete(book(self._core, self._job, self._lane.choice, ending))
+        ending = Ending(status=status, outcome=outcome, usage=usage, billable=billable, first=self._first)
+        book(self._core, self._job, self._lane.choice, ending)
+
+    def _tell(self, usage: Usage) -> None:
+        """What this request has shown of its deployment: latencies, and that it works."""
+        lane, first, done = self._lane, self._first, self._done_at
+        if lane.choice is None:
+            return
+        if done is not None:
+            steps = usage.completion_tokens - 1
+            lane.finish(
+                Outcome(
+                    ttft_ms=None if first is None else (first - lane.sent) * 1000,
+                    itl_ms=None if first is None or steps < 1 else (done - first) * 1000 / steps,
+                    e2e_ms=(done - lane.sent) * 1000,
+                    completion=usage.completion_tokens,
+                )
+            )
+        self._core.metrics.took(lane.choice.variant.deployment_id, self._gaps)
 
     def _abandon(self, status: int, outcome: str, *, billable: bool) -> None:
         """The request ends before the engine does: stop it there and book what it computed, in the background."""
@@ -224,7 +330,7 @@ class Exchange:
         finally:
             self._lane.close()
             ending = Ending(status=status, outcome=outcome, usage=usage, billable=billable, first=self._first)
-            await book(self._core, self._job, self._lane.choice, ending)
+            book(self._core, self._job, self._lane.choice, ending)
 
     def _usage_of(self, rest: bytes | None) -> Usage | None:
         """What the end of the answer says, when the engine had finished before it was told to stop."""

@@ -1,5 +1,6 @@
 """Everything that can be set about a gateway, read once from the environment into one frozen struct."""
 
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -33,6 +34,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     join_token_file: Path | None = None
     metrics_token_file: Path | None = None  # without it, /metrics answers callers on this machine only
     log_json: bool = True
+    # TLS by files (PEM); both or neither. SIGHUP reads them again.
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    reuse_port: bool = False  # a successor with a folder of its own may take the port before this process has drained
+    # Networks (CIDR, comma between) of proxies whose X-Forwarded-For says where a request comes from.
+    trusted_proxies: str = ""
 
     # The table: how often it is re-read although no hint came, and how old it may get before keys are refused.
     reread_seconds: float = 3.0
@@ -57,14 +64,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     request_max_seconds: float = 3600.0
     cancel_timeout_seconds: float = 3.0
     max_attempts: int = 3
+    assumed_credits: int = 256  # requests at one time at an engine that grants none
+    affinity_chunks: int = 16384  # prompt chunks of 1 KiB remembered per replica
+    load_poll_seconds: float = 1.0
+    stuck_seconds: float = 30.0  # an engine with work that computes nothing for so long gets no more
+    probe_timeout_seconds: float = 30.0
+    wake_timeout_seconds: float = 300.0
     max_answer_bytes: int = 64 * MIB
 
+    # Requests held back before deployments that cannot take them now.
+    hold_seconds: float = 30.0
+    hold_cold_seconds: float = 300.0
+    hold_per_tenant: int = 256
+    hold_total: int = 1024
+
+    # Limits and budgets. `limits_url` names the counters that all gateways share (redis://, rediss:// or unix://);
+    # without it this gateway counts alone. While they are gone: `share` serves this gateway's share, `refuse` serves
+    # no limited key; `limits_gateways` is how many share before the counters have told.
+    limits_url: str = ""
+    limits_timeout_seconds: float = 0.25
+    limits_lease_seconds: float = 10.0
+    limits_when_down: str = "share"
+    limits_gateways: int = 1
     # Reserved against a token limit for a request that names no max_tokens.
     default_completion_tokens: int = 512
 
     # The journal.
     fsync_seconds: float = 0.2
-    fsync_records: int = 64
+    fsync_records: int = 1000
     segment_bytes: int = 16 * MIB
     journal_max_bytes: int = 2048 * MIB
     batch_records: int = 256
@@ -123,8 +150,21 @@ def _check(settings: Settings) -> None:
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
         if numeric and field.name != "port" and not 0 < value < float("inf"):
             raise SettingsError(f"{_variable(field.name)} is {value}; it must be greater than 0")
+    if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
+        raise SettingsError(f"set both {_variable('tls_cert_file')} and {_variable('tls_key_file')}, or neither")
+    for text in filter(None, map(str.strip, settings.trusted_proxies.split(","))):
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            raise SettingsError(
+                f"{_variable('trusted_proxies')}: {text!r} is not a network such as 10.0.0.0/8"
+            ) from None
     if not 0 <= settings.port <= 65535:
         raise SettingsError(f"{_variable('port')} is {settings.port}; it must be 0 to 65535 (0 picks a free port)")
+    if settings.limits_when_down not in ("share", "refuse"):
+        raise SettingsError(f"{_variable('limits_when_down')} is {settings.limits_when_down!r}; use share or refuse")
+    if settings.limits_url and urlsplit(settings.limits_url).scheme not in ("redis", "rediss", "unix"):
+        raise SettingsError(f"{_variable('limits_url')} must begin with redis://, rediss:// or unix://")
     for name in ("control_url", "url"):
         value = getattr(settings, name)
         if value and (urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname):

@@ -35,6 +35,9 @@ class Snapshot:
         self.tenants: dict[str, TenantEntry] = {tenant.id: tenant for tenant in table.tenants}
         self.endpoints: dict[str, EndpointEntry] = {endpoint.id: endpoint for endpoint in table.endpoints}
         self.keys: dict[str, KeyEntry] = {key.digest: key for key in table.keys if key.tenant_id in self.tenants}
+        self.previous_keys: dict[str, KeyEntry] = {
+            key.previous_digest: key for key in self.keys.values() if key.previous_digest
+        }
         self.names: dict[tuple[str, str], EndpointEntry] = {}
         self.replica_ids: frozenset[str] = frozenset(
             replica.replica_id

@@ -1,13 +1,14 @@
-"""Engines as calls: open a request, cancel one and learn what it computed. Plus the count of what runs where."""
+"""Engines as calls: open a request, cancel one and learn what it computed, ask for load, wake, try."""
 
 import asyncio
-from collections import Counter
 from typing import Final
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 
 from runtime.base import logs
+from runtime.gateway.engine_http import Call, Cut, EngineClient, NotReached
 from runtime.gateway.settings import Settings
 from runtime.wire import codec, errors, inference
 from runtime.wire.routes import ReplicaRoute
@@ -15,10 +16,18 @@ from runtime.wire.routes import ReplicaRoute
 log = logs.get(__name__)
 
 # Failures before any byte of the request can have been acted on: another replica may be tried.
-UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+UNSENT: Final = (NotReached, aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 # Below the five seconds after which uvicorn closes an idle connection: never send on one that is being closed.
 _KEEPALIVE_SECONDS: Final = 4.0
 BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
+# The peer is gone: it was ended or has crashed. A long silence is not among these; who waits has waited enough.
+DROPPED: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
+
+
+_NO_SUCH_PATH: Final = frozenset({404, 405, 501})
+_MOST_LOAD_BYTES: Final = 64 * 1024
+PROBE_TENANT: Final = "millpond-probe"
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Engines:
@@ -27,42 +36,30 @@ class Engines:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: aiohttp.ClientSession | None = None
-        self._outstanding: Counter[str] = Counter()
+        self._client: EngineClient | None = None
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._client is not None:
+            self._client.close()
         if self._session is not None:
             await self._session.close()
 
-    def outstanding(self, replica_id: str) -> int:
-        """Requests of this gateway that the replica has not finished."""
-        return self._outstanding[replica_id]
-
-    def take(self, replica_id: str) -> None:
-        """Count one more request on the replica."""
-        self._outstanding[replica_id] += 1
-
-    def give_back(self, replica_id: str) -> None:
-        """Count one request less; a replica without any leaves no trace."""
-        self._outstanding[replica_id] -= 1
-        if self._outstanding[replica_id] <= 0:
-            del self._outstanding[replica_id]
-
-    async def open(
-        self, replica: ReplicaRoute, path: str, headers: dict[str, str], body: bytes
-    ) -> aiohttp.ClientResponse:
-        """Send a request and return once the engine has answered with a head. The caller closes the response.
+    def open(self, replica: ReplicaRoute, path: str, headers: dict[str, str], body: bytes) -> Call:
+        """Send a request; ``head`` of what is returned waits for the answer's. The caller closes it.
 
         Raises:
-            UNSENT: the engine was not reached; nothing was sent.
-            BROKEN: the connection failed after that.
+            UNSENT: the engine was not reached; nothing was sent. From the call, too.
+            BROKEN: from the call: the connection failed after that.
         """
-        return await self._ready().post(
-            replica.url.rstrip("/") + path,
-            data=body,
-            headers={**headers, "authorization": f"Bearer {replica.token}", "content-type": "application/json"},
-            allow_redirects=False,
-        )
+        if self._client is None:
+            self._client = EngineClient(
+                connect_seconds=self._settings.connect_timeout_seconds,
+                idle_seconds=self._settings.engine_idle_seconds,
+                keepalive_seconds=_KEEPALIVE_SECONDS,
+            )
+        told = {**headers, "authorization": f"Bearer {replica.token}", "content-type": "application/json"}
+        return self._client.begin(replica.url, path, told, body)
 
     async def cancel(self, replica: ReplicaRoute, request_id: str) -> inference.Usage | None:
         """End a request on its engine; return what it computed, or ``None`` when the engine does not tell."""
@@ -80,6 +77,66 @@ class Engines:
         except (*BROKEN, errors.MalformedMessage) as exc:
             log.warning("cancel failed", replica=replica.replica_id, request=request_id, error=str(exc))
             return None
+
+    async def load(self, replica: ReplicaRoute, gateway_id: str) -> inference.EngineLoad | None:
+        """Ask how it is; ``None`` when it does not tell.
+
+        Raises:
+            BROKEN: it could not be reached, or did not answer in time.
+        """
+        async with self._ready().get(
+            replica.url.rstrip("/") + inference.PATH_LOAD,
+            headers={"authorization": f"Bearer {replica.token}", inference.HEADER_GATEWAY: gateway_id},
+            timeout=aiohttp.ClientTimeout(total=self._settings.connect_timeout_seconds),
+            allow_redirects=False,
+        ) as response:
+            body = await read_all(response, _MOST_LOAD_BYTES)
+        if response.status != 200:
+            return None
+        try:
+            return codec.decode(body, inference.EngineLoad)
+        except errors.MalformedMessage as exc:
+            log.warning("load not understood", replica=replica.replica_id, error=str(exc))
+            return None
+
+    async def wake(self, replica: ReplicaRoute) -> None:
+        """Ask a sleeping engine to put its weights back; :meth:`load` tells when it is ready.
+
+        Raises:
+            BROKEN: it could not be reached, or broke off.
+        """
+        async with self._ready().post(
+            replica.url.rstrip("/") + inference.PATH_WAKE,
+            headers={"authorization": f"Bearer {replica.token}"},
+            timeout=aiohttp.ClientTimeout(total=self._settings.wake_timeout_seconds),
+            allow_redirects=False,
+        ) as response:
+            await read_all(response, _MOST_LOAD_BYTES)
+
+    async def probe(self, replica: ReplicaRoute, model: str, request_id: str) -> bool:
+        """Ask for one token (or, where nothing is generated, one embedding) in nobody's name; return whether it came.
+
+        Nothing of it reaches the usage journal: only requests of callers are booked.
+        """
+        for path, body in (
+            ("/v1/completions", {"model": model, "prompt": "1", "max_tokens": 1}),
+            ("/v1/embeddings", {"model": model, "input": "1"}),
+        ):
+            try:
+                async with asyncio.timeout(self._settings.probe_timeout_seconds):
+                    response = self.open(
+                        replica, path, _probe_headers(request_id, self._settings.probe_timeout_seconds), _encode(body)
+                    )
+                    async with response:
+                        await response.head()
+                        await read_all(response, self._settings.max_answer_bytes)
+            except BROKEN as exc:
+                log.info("probe failed", replica=replica.replica_id, error=str(exc) or type(exc).__name__)
+                await self.cancel(replica, request_id)
+                return False
+            if response.status not in _NO_SUCH_PATH:
+                return response.status == 200
+        return False
 
     def _ready(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -99,25 +156,27 @@ class Engines:
         return self._session
 
 
-async def read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:
+def _probe_headers(request_id: str, seconds: float) -> dict[str, str]:
+    return {
+        inference.HEADER_REQUEST_ID: request_id,
+        inference.HEADER_TENANT: PROBE_TENANT,
+        inference.HEADER_PREFIX_SALT: PROBE_TENANT,
+        inference.HEADER_PRIORITY: "critical",  # what is asked is whether it works, not whether it is busy
+        inference.HEADER_DEADLINE_MS: str(round(seconds * 1000)),
+    }
+
+
+async def read_all(response: Call | aiohttp.ClientResponse, limit: int) -> bytes:
     """Read a whole answer.
 
     Raises:
-        aiohttp.ClientPayloadError: the answer is cut, or longer than ``limit`` bytes.
+        BROKEN: the answer is cut, or longer than ``limit`` bytes.
     """
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
         size += len(part)
         if size > limit:
-            raise aiohttp.ClientPayloadError(f"more than {limit} bytes")
+            raise Cut(f"more than {limit} bytes")
         parts.append(part)
     return b"".join(parts)
-
-
-def give_up(response: aiohttp.ClientResponse | None, opening: "asyncio.Task[aiohttp.ClientResponse] | None") -> None:
-    """Close the connection of a request that is over, whatever it was doing."""
-    if response is not None:
-        response.close()
-    elif opening is not None and not opening.done():
-        opening.cancel()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -13,8 +14,9 @@ from runtime.base import asgi
 from runtime.gateway.auth import digest_of
 from runtime.wire import codec
 from runtime.wire.errors import ErrorBody, ErrorCode
-from runtime.wire.inference import Usage
+from runtime.wire.inference import HEADER_CREDITS, HEADER_LOAD, PATH_LOAD, PATH_WAKE, EngineLoad, Usage
 from runtime.wire.joining import Hint, JoinReply, JoinRequest
+from runtime.wire.reports import Phase
 from runtime.wire.routes import (
     EndpointEntry,
     GatewayReply,
@@ -163,6 +165,13 @@ class FakeControl:
         self.refuse_usage_of = ""  # record of this request id makes a batch malformed
         self.table_reads = 0
         self._sockets: list[asyncio.Queue[Hint]] = []
+        self._issued = {JOIN_TOKEN, SECOND_TOKEN}
+
+    def issue(self) -> str:
+        """Another one-time token."""
+        token = "mpj_" + secrets.token_hex(6) + "_" + secrets.token_hex(22)[:43]
+        self._issued.add(token)
+        return token
 
     @property
     def listeners(self) -> int:
@@ -200,13 +209,13 @@ class FakeControl:
             await self._usage(request, codec.decode(body, UsageBatch))
 
     async def _join(self, request: asgi.Request, join: JoinRequest) -> None:
-        known = join.token in (JOIN_TOKEN, SECOND_TOKEN)
+        known = join.token in self._issued
         if not known or any(earlier.token == join.token for earlier in self.joins):
             await self._refuse(request, 401, ErrorCode.TOKEN_USED)
             return
         self.removed = False
         self.joins.append(join)
-        await request.respond(200, codec.encode(JoinReply(id="gateway-1", credential=CREDENTIAL)))
+        await request.respond(200, codec.encode(JoinReply(id=f"gateway-{len(self.joins)}", credential=CREDENTIAL)))
 
     async def _usage(self, request: asgi.Request, batch: UsageBatch) -> None:
         if self.refuse_usage_of and any(record.request_id == self.refuse_usage_of for record in batch.records):
@@ -283,6 +292,7 @@ class Gate:
 class FakeEngine:
     """Answers "tok0 tok1 ..." and counts; waits before each token while ``gate`` is closed.
 
+    With ``credits`` it grants so many requests at one time and says how full it is; ``stuck`` stops its token count.
     ``mode`` is one of "answer", "busy" (503), "fail" (500), "refuse" (400) or "cut" (the connection breaks off).
     """
 
@@ -299,6 +309,12 @@ class FakeEngine:
         self.hung_up: list[str] = []
         self.running = 0
         self.peak = 0
+        self.credits: int | None = None
+        self.kv_free = 1.0
+        self.phase = Phase.READY
+        self.stuck = False
+        self.tokens_total = 0
+        self.loads = 0  # so many times it was asked how it is
 
     def allow(self, tokens: int) -> None:
         """Let this many tokens be computed while the gate is closed."""
@@ -310,8 +326,36 @@ class FakeEngine:
             await request.json(401, {"error": {"message": "no"}})
         elif request.method == "DELETE":
             await self._cancel(request)
+        elif request.path == PATH_LOAD:
+            self.loads += 1
+            await (
+                request.respond(200, codec.encode(self._load())) if self.credits is not None else self._unknown(request)
+            )
+        elif request.path == PATH_WAKE:
+            self.phase = Phase.READY
+            await request.json(200, {})
         else:
             await self._infer(request)
+
+    def _load(self) -> EngineLoad:
+        return EngineLoad(
+            phase=self.phase,
+            credits=self.credits or 0,
+            running=self.running,
+            waiting=0,
+            kv_free=self.kv_free,
+            tokens_total=self.tokens_total,
+        )
+
+    def _said(self) -> list[tuple[bytes, bytes]]:
+        """What the heads of answers say of its load."""
+        if self.credits is None:
+            return []
+        load = f"running={self.running};waiting=0;kv_free={self.kv_free:.2f}"
+        return [(HEADER_CREDITS.encode(), str(self.credits).encode()), (HEADER_LOAD.encode(), load.encode())]
+
+    async def _unknown(self, request: asgi.Request) -> None:
+        await request.json(404, {"error": {"message": "no such path"}})
 
     async def _cancel(self, request: asgi.Request) -> None:
         request_id = request.path.rsplit("/", 1)[1]
@@ -349,24 +393,26 @@ class FakeEngine:
     async def _whole(self, request: asgi.Request, request_id: str) -> None:
         for _ in range(self.tokens):
             await self.gate.wait()
-            self.computed[request_id] += 1
+            self._count(request_id)
         if self.mode == "cut":
             await request.start(200, [(b"content-type", b"application/json"), (b"content-length", b"1000")])
             await request.write(b'{"half')
             raise ConnectionAbortedError("told to break off")
         message = {"role": "assistant", "content": "".join(f"tok{i} " for i in range(self.tokens))}
         await request.json(
-            200, {**_shell("chat.completion"), "choices": [_choice(message=message)], "usage": self._usage()}
+            200,
+            {**_shell("chat.completion"), "choices": [_choice(message=message)], "usage": self._usage()},
+            headers=self._said(),
         )
 
     async def _stream(self, request: asgi.Request, request_id: str, body: dict[str, Any]) -> None:
-        await request.start(200, [(b"content-type", b"text/event-stream")])
+        await request.start(200, [(b"content-type", b"text/event-stream"), *self._said()])
         for number in range(self.tokens):
             if self.mode == "cut" and number >= self.cut_after:
                 raise ConnectionAbortedError("told to break off")
             await self.gate.wait()
             await asyncio.sleep(0)  # to notice a client who has gone
-            self.computed[request_id] += 1
+            self._count(request_id)
             choice = _choice(delta={"content": f"tok{number} " + "." * self.padding}, finish=None)
             await request.write(
                 self._comment(number + 1) + _event({**_shell("chat.completion.chunk"), "choices": [choice]})
@@ -376,6 +422,10 @@ class FakeEngine:
         if (body.get("stream_options") or {}).get("include_usage"):
             tail += _event({**_shell("chat.completion.chunk"), "choices": [], "usage": self._usage()})
         await request.write(tail + b"data: [DONE]\n\n", more=False)
+
+    def _count(self, request_id: str) -> None:
+        self.computed[request_id] += 1
+        self.tokens_total += not self.stuck
 
     def _comment(self, completion: int) -> bytes:
         usage = Usage(prompt_tokens=7, cached_tokens=2, completion_tokens=completion)

@@ -9,12 +9,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from runtime.gateway.limits import Demand
 from runtime.gateway.refusals import Reason, Refusal
 
 T = TypeVar("T")
 
 MAX_MODEL_CHARS: Final = 256
 MAX_MESSAGES: Final = 4096
+MAX_INPUTS: Final = 2048
+TOOLS_TOKENS: Final = 512
 MAX_STOP_CHARS: Final = 1024
 MAX_TOKENS: Final = 10_000_000
 MAX_LOGPROBS: Final = 20
@@ -34,31 +37,36 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One checked request. ``completion_tokens`` is what it allows per choice, ``None`` when it does not say."""
+    """One checked request. ``completion_tokens`` is what it allows per choice, ``None`` when it does not say;
+    ``prompt_bound`` is what its prompts have at most, in tokens.
+    """
 
-    operation: str  # "chat.completions" or "completions"
+    operation: str  # "chat.completions", "completions" or "embeddings"
     model: str
     stream: bool
     choices: int
     completion_tokens: int | None
-    body_bytes: int
+    prompt_bound: int
     fields: dict[str, msgspec.Raw]
 
     def body_for(self, served_name: str) -> bytes:
         """The body to send to an engine that serves ``served_name``."""
         return _encoder.encode({**self.fields, "model": msgspec.Raw(_encoder.encode(served_name))})
 
-    def token_bound(self, max_model_len: int, default_completion: int) -> int:
-        """Tokens this request may use at most: a prompt has no more tokens than bytes, nor than the model takes.
+    def demand(self, max_model_len: int, default_completion: int) -> Demand:
+        """What this request may come to: a prompt has no more tokens than bytes, nor than the model takes.
 
-        ``default_completion`` stands in where the request names no maximum.
+        Where the request names no maximum, ``default_completion`` is taken from limits per minute, and budgets are
+        held to all that the model can take.
         """
-        completion = default_completion if self.completion_tokens is None else self.completion_tokens
-        prompt = self.body_bytes
+        asked, prompt = self.completion_tokens, self.prompt_bound
+        completion = default_completion if asked is None else asked
+        most = completion
         if max_model_len > 0:
             prompt = min(prompt, max_model_len * self.choices)
             completion = min(completion, max_model_len)
-        return prompt + completion * self.choices
+            most = max_model_len if asked is None else completion
+        return Demand(prompt, completion * self.choices, most * self.choices)
 
 
 def check_chat(body: bytes, bounds: Bounds) -> Ask:
@@ -70,7 +78,10 @@ def check_chat(body: bytes, bounds: Bounds) -> Ask:
     if len(messages) > MAX_MESSAGES:
         raise _bad(f"messages holds {len(messages)} entries; at most {MAX_MESSAGES} are allowed.", "messages")
     _in_range(fields, "top_logprobs", 0, MAX_LOGPROBS)
-    return _ask("chat.completions", body, fields, bounds, prompts=1)
+    ask = _ask("chat.completions", body, fields, bounds, prompts=1)
+    # Templates write instructions of their own around tools.
+    instructed = "tools" in fields or "functions" in fields
+    return msgspec.structs.replace(ask, prompt_bound=ask.prompt_bound + TOOLS_TOKENS) if instructed else ask
 
 
 def check_completion(body: bytes, bounds: Bounds) -> Ask:
@@ -86,6 +97,28 @@ def check_completion(body: bytes, bounds: Bounds) -> Ask:
     _in_range(fields, "best_of", 1, bounds.choices)
     _in_range(fields, "logprobs", 0, MAX_LOGPROBS)
     return _ask("completions", body, fields, bounds, prompts=prompts)
+
+
+def check_embedding(body: bytes, bounds: Bounds) -> Ask:
+    """Check the body of an embedding; :class:`Refusal` (400) says which field is wrong and what is allowed."""
+    fields = _fields(body, bounds)
+    given = _field(fields, "input", str | list[msgspec.Raw])
+    if not given:
+        raise _bad("input must be a text or a non-empty list.", "input")
+    if isinstance(given, list) and bytes(given[0])[:1] in (b'"', b"[") and len(given) > MAX_INPUTS:
+        raise _bad(f"input holds {len(given)} entries; at most {MAX_INPUTS} are allowed.", "input")
+    if isinstance(given, list) and bytes(given[0])[:1] not in b'"[0123456789':
+        raise _bad("input must hold texts, tokens, or lists of tokens.", "input")
+    _in_range(fields, "dimensions", 1, MAX_TOKENS)
+    return Ask(
+        operation="embeddings",
+        model=_model(fields),
+        stream=False,
+        choices=1,
+        completion_tokens=0,
+        prompt_bound=len(body),
+        fields=fields,
+    )
 
 
 def depth_of(body: bytes) -> int:
@@ -113,9 +146,7 @@ def _fields(body: bytes, bounds: Bounds) -> dict[str, msgspec.Raw]:
 
 
 def _ask(operation: str, body: bytes, fields: dict[str, msgspec.Raw], bounds: Bounds, *, prompts: int) -> Ask:
-    model = _field(fields, "model", str)
-    if not model or len(model) > MAX_MODEL_CHARS:
-        raise _bad(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters.", "model")
+    model = _model(fields)
     _check_stop(fields, bounds.stops)
     choices = (_in_range(fields, "n", 1, bounds.choices) or 1) * prompts
     if choices > bounds.choices:
@@ -130,9 +161,16 @@ def _ask(operation: str, body: bytes, fields: dict[str, msgspec.Raw], bounds: Bo
         stream=bool(_field(fields, "stream", bool)),
         choices=max(choices, best_of * prompts),
         completion_tokens=limit,
-        body_bytes=len(body),
+        prompt_bound=len(body),
         fields=fields,
     )
+
+
+def _model(fields: dict[str, msgspec.Raw]) -> str:
+    model: str | None = _field(fields, "model", str)
+    if not model or len(model) > MAX_MODEL_CHARS:
+        raise _bad(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters.", "model")
+    return model
 
 
 def _check_stop(fields: dict[str, msgspec.Raw], most: int) -> None:

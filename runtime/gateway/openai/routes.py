@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from runtime.base import asgi
+from runtime.gateway import auth
 from runtime.gateway.auth import Caller, authenticate
 from runtime.gateway.booking import Job
 from runtime.gateway.core import Core
@@ -15,6 +17,8 @@ from runtime.gateway.table import Snapshot
 
 DIALECT = Dialect(error_body=errors.body_of, is_error=errors.is_error, usage_of=answers.usage_of)
 
+_MAX_NETWORKS: Final = 10_000
+
 Check = Callable[[bytes, checks.Bounds], checks.Ask]
 
 
@@ -25,6 +29,8 @@ class Routes:
         self._core = core
         settings = core.settings
         self._bounds = checks.Bounds(settings.max_json_depth, settings.max_choices, settings.max_stop_sequences)
+        self._trusted = auth.networks_of([text for text in settings.trusted_proxies.split(",") if text.strip()])
+        self._networks: dict[str, tuple[list[str], tuple[auth.Network, ...]]] = {}
 
     def add_to(self, router: asgi.Router) -> None:
         """Register the paths."""
@@ -33,6 +39,7 @@ class Routes:
         router.add("GET", "/v1/models/{owner}/{name}", self.get_model)
         router.add("POST", "/v1/chat/completions", self.chat)
         router.add("POST", "/v1/completions", self.complete)
+        router.add("POST", "/v1/embeddings", self.embed)
 
     async def list_models(self, request: asgi.Request) -> None:
         """``GET /v1/models``."""
@@ -54,32 +61,56 @@ class Routes:
         """``POST /v1/completions``."""
         await self._infer(request, checks.check_completion, "/v1/completions")
 
+    async def embed(self, request: asgi.Request) -> None:
+        """``POST /v1/embeddings``."""
+        await self._infer(request, checks.check_embedding, "/v1/embeddings")
+
     def _enter(self, request: asgi.Request) -> tuple[Snapshot, Caller]:
         snapshot = self._core.snapshot()
-        return snapshot, authenticate(request.header("authorization"), snapshot, self._core.clock.now())
+        caller = authenticate(request.header("authorization"), snapshot, self._core.clock.now())
+        if caller.key.allowed_addresses:
+            address = auth.client_address(request.client, request.header("x-forwarded-for"), self._trusted)
+            auth.check_address(caller, self._networks_of(caller), address)
+        return snapshot, caller
+
+    def _networks_of(self, caller: Caller) -> tuple[auth.Network, ...]:
+        """The key's networks, parsed once for each text they have."""
+        texts = caller.key.allowed_addresses
+        known = self._networks.get(caller.key.id)
+        if known is None or known[0] != texts:
+            if len(self._networks) >= _MAX_NETWORKS:
+                self._networks.clear()
+            known = self._networks[caller.key.id] = (texts, auth.networks_of(texts))
+        return known[1]
 
     async def _infer(self, request: asgi.Request, check: Check, path: str) -> None:
         core, started = self._core, self._core.clock.monotonic()
         identity: Identity = request.scope["identity"]
-        self._enter(request)  # strangers do not get to send a body
+        snapshot, caller = self._enter(request)  # strangers do not get to send a body
         self._check_room()
         core.running.add(identity.record_id)
         try:
             ask = check(await self._read_body(request), self._bounds)
-            snapshot, caller = self._enter(request)  # again: the key may have been revoked while the body came in
+            key = caller.key
+            if core.snapshot() is not snapshot or key.expires_at is not None or key.previous_digest:
+                snapshot, caller = self._enter(request)  # again: the key may have ended while the body came in
             endpoint = models.resolve(snapshot, caller, ask.model)
-            bound = ask.token_bound(endpoint.max_model_len, core.settings.default_completion_tokens)
+            priority = auth.priority_of(request.header(auth.HEADER_CRITICALITY), caller.key)
+            body, trace = ask.body_for(endpoint.name), trace_of(request)
+            demand = ask.demand(endpoint.max_model_len, core.settings.default_completion_tokens)
+            lease = await core.limiter.admit(caller, demand, endpoint.price)
             job = Job(
                 operation=ask.operation,
                 path=path,
-                body=ask.body_for(endpoint.name),
+                body=body,
                 caller=caller,
                 endpoint=endpoint,
-                lease=await core.limiter.admit(caller, bound),
+                lease=lease,
                 record_id=identity.record_id,
                 request_id=identity.request_id,
                 upstream_id=identity.upstream_id,
-                trace=trace_of(request),
+                trace=trace,
+                priority=priority,
                 started_at=core.clock.now(),
                 started=started,
             )

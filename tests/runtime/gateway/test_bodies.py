@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from runtime.gateway.openai.checks import Bounds, check_chat, check_completion, depth_of
+from runtime.gateway.openai.checks import Bounds, check_chat, check_completion, check_embedding, depth_of
 from runtime.gateway.refusals import Refusal
 from tests.build.gateway_peers import ACME_KEY, ask, until
 
@@ -74,6 +74,30 @@ async def test_a_poisoned_completion_body_is_a_400_that_says_what_is_wrong(field
     assert want in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("fields", "want"),
+    [
+        pytest.param({}, "input must be", id="no input"),
+        pytest.param({"input": ""}, "input must be", id="empty text"),
+        pytest.param({"input": []}, "input must be", id="empty list"),
+        pytest.param({"input": 7}, "input does not fit", id="number"),
+        pytest.param({"input": [{"text": "a"}]}, "input must hold", id="objects"),
+        pytest.param({"input": ["a"] * 2049}, "at most 2048", id="too many"),
+        pytest.param({"input": "a", "dimensions": 0}, "dimensions is 0", id="dimensions"),
+    ],
+)
+async def test_a_poisoned_embedding_body_is_a_400_that_says_what_is_wrong(fields, want):
+    with pytest.raises(Refusal) as refused:
+        check_embedding(json.dumps({"model": "chat", **fields}).encode(), BOUNDS)
+    assert want in refused.value.message
+
+
+def test_an_embedding_generates_nothing():
+    asked = check_embedding(b'{"model":"m","input":[[1,2],[3]]}', BOUNDS)
+    assert asked.operation == "embeddings"
+    assert asked.demand(100, 500).most_completion == 0
+
+
 def test_depth_counts_structure_and_not_text():
     assert depth_of(b'{"a": [1, [2]], "b": "[[[[{{{{"}') == 3
     assert depth_of(rb'{"a": "\"[[[", "b": ["\\"]}') == 2
@@ -103,8 +127,17 @@ def test_fields_that_are_not_checked_pass_unchanged():
 )
 def test_the_bound_is_the_bytes_sent_plus_what_may_be_generated(fields, model_len, want_prompt, want_completion):
     body = chat(**fields)
-    bound = check_chat(body, BOUNDS).token_bound(model_len, 500)
-    assert bound == (len(body) if want_prompt is None else want_prompt) + want_completion
+    demand = check_chat(body, BOUNDS).demand(model_len, 500)
+    assert demand.prompt == (len(body) if want_prompt is None else want_prompt)
+    assert demand.completion == want_completion
+    assert demand.tokens == demand.prompt + demand.completion
+
+
+def test_budgets_are_held_to_what_the_model_can_take_where_no_maximum_is_named():
+    demand = check_chat(chat(n=2), BOUNDS).demand(4000, 500)
+    assert (demand.completion, demand.most_completion) == (1000, 8000)
+    demand = check_chat(chat(n=2, max_tokens=10), BOUNDS).demand(4000, 500)
+    assert (demand.completion, demand.most_completion) == (20, 20)
 
 
 async def test_a_body_beyond_the_limit_is_a_413_and_the_gateway_goes_on(start_gateway, engine):

@@ -149,7 +149,7 @@ async def test_requests_per_minute_are_refused_with_a_retry_after_and_headers(st
     assert [headers["x-ratelimit-remaining-requests"] for _, _, headers in results] == ["1", "0", "0"]
     _, body, headers = results[2]
     assert headers["x-ratelimit-limit-requests"] == "2"
-    assert 1 <= int(headers["retry-after"]) <= 60
+    assert 1 <= int(headers["retry-after"]) <= 61
     assert body["error"]["code"] == "rate_limit_exceeded"
     assert "2 requests per minute" in body["error"]["message"]
     assert len(engine[0].requests) == 2
@@ -231,7 +231,7 @@ async def test_browsers_may_call_from_the_console_only(gateway):
 
 
 async def test_unknown_paths_and_methods_are_refused_in_openai_shape(gateway):
-    status, body, _ = await gateway.get("/v1/embeddings")
+    status, body, _ = await gateway.get("/v1/responses")
     assert (status, body["error"]["code"]) == (404, "route_not_found")
     status, body, headers = await gateway.get("/v1/chat/completions")
     assert (status, headers["allow"]) == (405, "POST")
@@ -246,8 +246,8 @@ async def test_health_and_metrics_tell_what_is_served_from(gateway):
     async with gateway.http.get(gateway.url + "/metrics") as response:
         text = await response.text()
     assert (
-        'millpond_gateway_requests_total{endpoint="endpoint-acme-chat",operation="chat.completions",status="200"} 1.0'
-        in text
+        'millpond_gateway_requests_total{deployment="deployment-1",endpoint="endpoint-acme-chat",'
+        'operation="chat.completions",status="200"} 1.0' in text
     )
     assert 'millpond_gateway_refusals_total{reason="model_not_found"} 1.0' in text
     assert 'millpond_gateway_tokens_total{kind="completion",tenant="acme"} 3.0' in text

@@ -71,7 +71,7 @@ async def test_a_client_who_leaves_a_stream_stops_the_engine_and_pays_what_was_c
     record = await the_record(control)
     assert (record.status, record.outcome, record.billable) == (499, "aborted", True)
     assert (record.prompt_tokens, record.completion_tokens) == (7, computed)
-    assert gateway.core.engines.outstanding("replica-1") == 0
+    assert gateway.core.traffic.outstanding("replica-1") == 0
     assert not gateway.core.running
 
 
@@ -135,7 +135,7 @@ async def test_many_clients_who_leave_at_once_leave_nothing_behind(gateway, engi
         for call in calls:
             call.cancel()
     await until(lambda: engine[0].running == 0 and len(control[0].booked) == 60, "all is free and booked")
-    assert gateway.core.engines.outstanding("replica-1") == 0
+    assert gateway.core.traffic.outstanding("replica-1") == 0
     assert not gateway.core.running
 
 
