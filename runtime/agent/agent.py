@@ -14,20 +14,26 @@ import msgspec
 
 from runtime.agent.apply import Applier
 from runtime.agent.desired import DesiredKeeper
+from runtime.agent.devices import health
+from runtime.agent.devices.health import HealthLog
 from runtime.agent.devices.inventory import Inventory
+from runtime.agent.devices.port import EventSource
 from runtime.agent.diff import plan
 from runtime.agent.errors import LinkError, Refused, Unreachable
 from runtime.agent.host import Host
 from runtime.agent.link import ControlPlane, Retrying
 from runtime.agent.membership import VERSION, Membership, is_removed
+from runtime.agent.mig import MigKeeper
+from runtime.agent.mps import Mps
 from runtime.agent.observe import Observer
-from runtime.agent.replicas import Slot
+from runtime.agent.owners import on_devices, shared_devices, with_owners
 from runtime.agent.settings import AgentSettings
 from runtime.agent.store import ArtifactStore
 from runtime.agent.views import Policy
 from runtime.base import logs
 from runtime.base.clock import Clock
 from runtime.wire.assignments import NodeAssignments
+from runtime.wire.devices import HealthFact
 from runtime.wire.reports import NodeReport, Phase, ReplicaReport, ReportReply
 
 log = logs.get(__name__)
@@ -51,6 +57,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     host: Host
     inventory: Inventory
+    events: list[EventSource]
+    health: HealthLog
+    mig: MigKeeper
+    mps: Mps
     store: ArtifactStore
     desired: DesiredKeeper
     applier: Applier
@@ -64,6 +74,7 @@ class Agent:
 
     def __init__(self, parts: Parts, wake: asyncio.Event) -> None:
         self._p = parts
+        parts.mig.rescan = self._scan
         self._wake = wake
         self._report_soon = asyncio.Event()
         self._read_assignments = asyncio.Event()
@@ -93,6 +104,7 @@ class Agent:
             if self._p.settings.stop_engines:
                 await self._stop_engines()
                 await self._say_goodbye()
+            await self._p.mig.close()
             await self._p.applier.close()
             await self._p.observer.close()
 
@@ -102,7 +114,9 @@ class Agent:
         while True:
             self._wake.clear()
             try:
+                self._hear()
                 self._round(self._p.desired.current)
+                self._cut(self._p.desired.current)
             except Exception:  # boundary: recorded, and the next round looks at everything afresh
                 log.exception("round_failed")
                 await self._p.clock.sleep(1.0)
@@ -122,6 +136,20 @@ class Agent:
         )
         self._p.applier.apply(actions)
         self._applied = desired.generation if desired else 0
+
+    def _hear(self) -> None:
+        """Note what happened to devices; the control plane hears of it soon."""
+        heard = [event for source in self._p.events for event in source.take()]
+        if heard:
+            self._p.health.note(heard)
+            self._report_soon.set()
+
+    def _cut(self, desired: NodeAssignments | None) -> None:
+        """Follow the MIG layouts."""
+        users = on_devices(self._p.applier.slots.values())
+        layouts = desired.layouts if desired else []
+        if self._p.mig.round(layouts, self._p.applier.devices, users):
+            self._report_soon.set()
 
     async def _stop_engines(self) -> None:
         """End every engine; the records stay, so that the next agent starts what is still assigned."""
@@ -170,15 +198,17 @@ class Agent:
     async def _report(self) -> ReportReply:
         await self._scan()
         marked = [(slot, slot.mark, slot.report()) for slot in self._p.applier.slots.values()]
+        facts = self._p.health.waiting
         self._sequence += 1
-        reply = await self._p.control.report(self._node_report([report for _, _, report in marked]))
+        reply = await self._p.control.report(self._node_report([report for _, _, report in marked], facts))
+        self._p.health.received(facts)
         for slot, mark, report in marked:
             slot.received(report, mark)
         if any(slot.phase is Phase.STOPPED for slot, _, _ in marked):
             self._wake.set()  # what is stopped and known to be stopped can be forgotten
         return reply
 
-    def _node_report(self, replicas: list[ReplicaReport]) -> NodeReport:
+    def _node_report(self, replicas: list[ReplicaReport], facts: list[HealthFact]) -> NodeReport:
         return NodeReport(
             agent_version=VERSION,
             boot_id=self._p.boot_id,
@@ -190,10 +220,18 @@ class Agent:
             devices=list(self._p.applier.devices.values()),
             replicas=replicas,
             stored_sha256=self._p.store.digests()[:MAX_DIGESTS],
+            health=facts,
+            health_dropped=self._p.health.dropped,
+            layouts=self._p.mig.reports,
         )
 
     async def _scan(self) -> None:
-        self._p.applier.devices = {device.uuid: device for device in await self._p.inventory.scan()}
+        """Look at the devices, and note what has changed since the last look."""
+        scanned = with_owners(await self._p.inventory.scan(), self._p.applier.slots.values())
+        after = {device.uuid: device for device in scanned}
+        self._p.health.note(health.changes(self._p.applier.devices, after))
+        self._p.applier.devices = after
+        await self._p.mps.stop_unused(shared_devices(self._p.applier.slots.values()))
 
     def _heed(self, reply: ReportReply) -> None:
         if reply.generation > self._p.desired.generation or self._p.desired.current is None:
@@ -254,12 +292,3 @@ async def first_of(*makers: Callable[[], Awaitable[object]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def engine_memory(slots: dict[str, Slot], device_uuid: str) -> int:
-    """Resident bytes of the engines on one device; called from a worker thread."""
-    return sum(
-        slot.running.process.memory_bytes()
-        for slot in list(slots.values())
-        if slot.running and any(grant.uuid == device_uuid for grant in slot.assignment.devices)
-    )

@@ -10,23 +10,19 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from runtime.agent import files, launch, paths, processes, views
+from runtime.agent import paths, views
 from runtime.agent.errors import Fault, LinkError, Retry
 from runtime.agent.fetch import Fetcher
 from runtime.agent.probe import Prober
-from runtime.agent.records import ProcessRecord, Records
+from runtime.agent.records import Records
 from runtime.agent.replicas import Running, Slot
-from runtime.agent.settings import AgentSettings
+from runtime.agent.starting import Starter
 from runtime.agent.store import ArtifactStore
 from runtime.agent.views import Policy, Work
-from runtime.base import lifeline, logs
+from runtime.base import logs
 from runtime.base.clock import Clock
-from runtime.wire import codec
 from runtime.wire.assignments import Desired
 from runtime.wire.devices import DeviceReport
-from runtime.wire.inference import EngineSpec
 from runtime.wire.reports import Phase
 
 log = logs.get(__name__)
@@ -39,26 +35,24 @@ class Applier:
         self,
         *,
         slots: dict[str, Slot],
-        settings: AgentSettings,
         clock: Clock,
         policy: Policy,
-        boot_id: str,
         records: Records,
         store: ArtifactStore,
         fetcher: Fetcher,
         prober: Prober,
+        starter: Starter,
         wake: Callable[[], None],
     ) -> None:
         self.slots = slots
         self.devices: Mapping[str, DeviceReport] = {}
-        self._settings = settings
         self._clock = clock
         self._policy = policy
-        self._boot_id = boot_id
         self._records = records
         self._store = store
         self._fetcher = fetcher
         self._prober = prober
+        self._starter = starter
         self._wake = wake
         self._refused: set[tuple[str, int]] = set()
 
@@ -106,6 +100,7 @@ class Applier:
             case views.Kill() if slot.running:
                 slot.running.kill_at = now
                 slot.running.process.signal(signal.SIGKILL)
+                self._starter.kill(slot)
             case views.Settle():
                 self._settle(slot, action, now)
             case views.Fail():
@@ -200,6 +195,7 @@ class Applier:
                 paths.safe_sha256(artifact.sha256)
             await self._fetcher.fetch_all(artifacts, lambda done: setattr(slot, "fetched", done))
             await asyncio.to_thread(self._store.assemble, artifacts, slot.folder.model)
+            await self._starter.prepare(slot)
         except Fault as fault:
             slot.fault = fault
         except LinkError as exc:
@@ -212,15 +208,7 @@ class Applier:
 
     def _launch(self, slot: Slot) -> None:
         try:
-            device = launch.choose_device(slot.assignment, self.devices)
-            spec = launch.build_spec(
-                slot.assignment,
-                device,
-                folder=slot.folder.path,
-                bind=self._settings.bind_host,
-                advertise=self._settings.data_host,
-            )
-            slot.running = self._spawn(slot, spec)
+            self._starter.start(slot, self.devices, taken={item.uid for item in self.slots.values()})
         except Fault as fault:
             slot.fault = fault
             return
@@ -231,26 +219,6 @@ class Applier:
         slot.verify, slot.verify_failures, slot.verify_at = Work.NONE, 0, 0.0
         slot.save()
         slot.move(Phase.LOADING, slot.reason if slot.restarts else "", slot.message, self._clock.monotonic())
-
-    def _spawn(self, slot: Slot, spec: EngineSpec) -> Running:
-        folder = slot.folder
-        files.private_folder(folder.path / "tmp")
-        folder.address.unlink(missing_ok=True)
-        files.write_private(folder.spec, codec.encode(spec))
-        fd = lifeline.inherited_fd()
-        intent = ProcessRecord(generation=spec.generation, boot_id=self._boot_id, tied=fd is not None)
-        slot.running = None
-        folder.write(slot.record(intent))
-        process = processes.spawn(
-            launch.command(self._settings.engine_python, folder.spec),
-            env=launch.environment(spec, folder=folder.path),
-            folder=folder.path,
-            log_file=folder.log,
-            pass_fds=() if fd is None else (fd,),
-        )
-        log.info("engine_started", replica=slot.id, generation=spec.generation, pid=process.pid)
-        record = msgspec.structs.replace(intent, pid=process.pid, ticks=process.ticks)
-        return Running(process=process, record=record, token=spec.token)
 
     async def _verify(self, slot: Slot) -> None:
         run = slot.running
@@ -303,6 +271,7 @@ class Applier:
             slot.restarts += 1
             slot.crashes += 1
         slot.folder.address.unlink(missing_ok=True)
+        self._starter.ended(slot)
         slot.save()
         slot.move(action.phase, action.reason, action.message, now)
 

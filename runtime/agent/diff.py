@@ -30,7 +30,7 @@ from runtime.agent.views import (
 from runtime.wire.assignments import Desired, NodeAssignments, ReplicaAssignment
 from runtime.wire.reports import Phase
 
-_SERVING = frozenset({Phase.READY, Phase.DEGRADED})
+_SERVING = frozenset({Phase.READY, Phase.DEGRADED, Phase.ASLEEP})
 _WITHOUT_ENGINE = frozenset({Phase.FETCHING, Phase.FAILED, Phase.STOPPED})
 
 
@@ -243,6 +243,8 @@ def _answering(view: ReplicaView, now: float, policy: Policy) -> list[Action]:
             return []
         case Phase.READY:
             return _proving(view, now, policy)
+        case Phase.ASLEEP:
+            return _sleeping(view, now, policy)
         case _:
             return _weak(view, now, policy)
 
@@ -264,6 +266,13 @@ def _weak(view: ReplicaView, now: float, policy: Policy) -> list[Action]:
     if (view.phase, view.reason, view.message) == (Phase.DEGRADED, reason, message):
         return []
     return [Move(replica_id=view.id, phase=Phase.DEGRADED, reason=reason, message=message)]
+
+
+def _sleeping(view: ReplicaView, now: float, policy: Policy) -> list[Action]:
+    """The engine sleeps, which is no fault; one that has not proved itself yet is woken for it."""
+    if view.phase not in _SERVING or view.verify is not Work.DONE:
+        return _proving(view, now, policy)
+    return [] if view.phase is Phase.ASLEEP else [Move(replica_id=view.id, phase=Phase.ASLEEP)]
 
 
 def _proving(view: ReplicaView, now: float, policy: Policy) -> list[Action]:

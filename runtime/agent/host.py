@@ -2,18 +2,32 @@
 
 import platform
 import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
-from runtime.wire.devices import HostReport
+from runtime.agent.devices import sysfs
+from runtime.wire.devices import HostReport, Wall
 
 
 class Host:
-    """Reads the host; ``cpu_used`` is the fraction of all CPUs in use between the last two reports."""
+    """Reads the host; ``cpu_used`` is the fraction of all CPUs in use between the last two reports.
 
-    def __init__(self, folder: Path) -> None:
+    ``walls`` gives the isolation that is used here; ``shown`` may replace facts (a simulated machine).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        walls: Callable[[], Sequence[Wall]] = list,
+        sysfs_root: Path = sysfs.ROOT,
+    ) -> None:
         self._folder = folder
+        self._walls = walls
+        self._sysfs = sysfs_root
+        self.shown: Callable[[HostReport], HostReport] = lambda report: report
         self._times = psutil.cpu_times()
         self.cpu_used: float | None = None
 
@@ -21,7 +35,7 @@ class Host:
         """Return the host now; takes well under a millisecond."""
         memory = psutil.virtual_memory()
         self._measure()
-        return HostReport(
+        report = HostReport(
             hostname=socket.gethostname(),
             os=f"{platform.system()} {platform.release()}",
             cpus=psutil.cpu_count() or 1,
@@ -29,7 +43,11 @@ class Host:
             memory_available_bytes=memory.available,
             disk_free_bytes=psutil.disk_usage(str(self._folder)).free,
             cpu_used=self.cpu_used,
+            numa_nodes=sysfs.numa_nodes(self._sysfs),
+            rails=sysfs.rails(self._sysfs),
+            walls=list(self._walls()),
         )
+        return self.shown(report)
 
     def _measure(self) -> None:
         now = psutil.cpu_times()

@@ -1,14 +1,16 @@
 """From an assignment to a command line: which device, which model path, which environment. Pure."""
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import runtime
 from runtime.agent.errors import Fault, Retry
 from runtime.base import lifeline
-from runtime.wire.assignments import DeviceGrant, ReplicaAssignment
+from runtime.wire.assignments import DeviceGrant, ReplicaAssignment, Share
 from runtime.wire.devices import DeviceKind, DeviceReport
 from runtime.wire.inference import EngineSpec
 
@@ -20,13 +22,23 @@ _INHERITED_PREFIXES: Final = ("LC_", "OMP_", "MKL_", "NCCL_", "NVIDIA_", "CUDA_"
 _SOURCE_ROOT: Final = Path(runtime.__file__).resolve().parent.parent
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a replica runs: the grant, its device, and the UUID that the engine sees (of the MIG instance, if any)."""
+
+    grant: DeviceGrant
+    device: DeviceReport
+    visible: str
+
+
 def choose_device(
-    assignment: ReplicaAssignment, devices: Mapping[str, DeviceReport]
-) -> tuple[DeviceGrant, DeviceReport]:
-    """Return the granted device as it is on this node.
+    assignment: ReplicaAssignment, devices: Mapping[str, DeviceReport], *, simulated: bool = False
+) -> Target:
+    """Return the granted device as it is on this node. ``simulated``: stand-ins may run on simulated devices.
 
     Raises:
-        Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated`` or ``UnsupportedPlacement``.
+        Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated``, ``DeviceCut``, ``InstanceMissing`` or
+            ``UnsupportedPlacement``.
     """
     if len(assignment.devices) != 1:
         raise Fault(
@@ -40,9 +52,21 @@ def choose_device(
         raise Fault("DeviceMissing", f"device {grant.uuid} is not on this node now")
     if device.problem:
         raise Fault("DeviceSick", f"device {grant.uuid}: {device.problem}")
-    if device.kind is DeviceKind.SIMULATED:
+    if device.kind is DeviceKind.SIMULATED and not simulated:
         raise Fault("DeviceSimulated", f"device {grant.uuid} is simulated and runs no engine", Retry.NEVER)
-    return grant, device
+    return Target(grant=grant, device=device, visible=_visible(grant, device))
+
+
+def _visible(grant: DeviceGrant, device: DeviceReport) -> str:
+    cut = device.mig is not None and device.mig.enabled
+    if grant.share is not Share.MIG:
+        if cut:
+            raise Fault("DeviceCut", f"device {grant.uuid} is cut by MIG: only its instances can be used")
+        return grant.uuid
+    instances = device.mig.instances if device.mig else []
+    if not grant.mig_uuid or grant.mig_uuid not in {item.uuid for item in instances}:
+        raise Fault("InstanceMissing", f"MIG instance {grant.mig_uuid or '(none named)'} is not on {grant.uuid} now")
+    return grant.mig_uuid
 
 
 def model_path(assignment: ReplicaAssignment, folder: Path) -> Path:
@@ -62,51 +86,57 @@ def model_path(assignment: ReplicaAssignment, folder: Path) -> Path:
 
 
 def build_spec(
-    assignment: ReplicaAssignment, device: tuple[DeviceGrant, DeviceReport], *, folder: Path, bind: str, advertise: str
+    assignment: ReplicaAssignment, target: Target, *, folder: Path, address: Path, bind: str, advertise: str
 ) -> EngineSpec:
     """Return the spec of an engine whose private folder is ``folder``."""
-    grant, report = device
     return EngineSpec(
         replica_id=assignment.replica_id,
         generation=assignment.generation,
         served_name=assignment.served_name,
         model_path=str(model_path(assignment, folder / "model")),
         format=assignment.format,
-        device_kind=report.kind.value,
-        device_uuid=grant.uuid,
-        memory_bytes=grant.memory_bytes,
+        device_kind=target.device.kind.value,
+        device_uuid=target.visible,
+        memory_bytes=target.grant.memory_bytes,
         token=assignment.token,
-        address_file=str(folder / "address.json"),
+        address_file=str(address),
         config=assignment.config,
         host=bind,
         advertise_host=advertise,
     )
 
 
-def environment(spec: EngineSpec, *, folder: Path, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the whole environment of the engine: a short list of what it may inherit, and what it must have."""
+def environment(
+    spec: EngineSpec, *, work: Path, more: Mapping[str, str] | None = None, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the whole environment of the engine: a short list of what it may inherit, what it must have, ``more``."""
+    visible = spec.device_uuid if spec.device_kind == DeviceKind.CUDA else ""
     env = {
         name: value for name, value in inherited.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
     }
     env |= {
-        "HOME": str(folder),
-        "TMPDIR": str(folder / "tmp"),
-        "HF_HOME": str(folder / "hf"),
+        "HOME": str(work),
+        "TMPDIR": str(work / "tmp"),
+        "HF_HOME": str(work / "hf"),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "OMP_WAIT_POLICY": "passive",  # spinning threads make steps many times slower beside a busy neighbour
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": spec.device_uuid if spec.device_kind == DeviceKind.CUDA else "",
+        "CUDA_VISIBLE_DEVICES": visible,
+        "NVIDIA_VISIBLE_DEVICES": visible or "void",
         "PYTHONPATH": str(_SOURCE_ROOT),
         "PYTHONSAFEPATH": "1",  # never import from the folder that holds uploaded files
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
     }
+    env |= more or {}
     if lifeline.ENV in inherited:
         env[lifeline.ENV] = inherited[lifeline.ENV]
     return env
 
 
-def command(python: str, spec_file: Path) -> Sequence[str]:
-    """Return the argument list of an engine."""
+def command(python: str, spec_file: Path, *, simulated: bool = False) -> list[str]:
+    """Return the argument list of an engine, or of the stand-in on a simulated device."""
+    if simulated:
+        return [sys.executable, "-m", "runtime.agent.simulated_engine", "--spec", str(spec_file)]
     return [python, "-m", "runtime.engine", "--spec", str(spec_file)]

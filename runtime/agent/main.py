@@ -11,25 +11,26 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 
-from runtime.agent import files, identity, isolation, recover, settings
-from runtime.agent.agent import Agent, Parts, engine_memory
+from runtime.agent import files, hardware, identity, isolation, recover, settings
+from runtime.agent.agent import Agent, Parts
 from runtime.agent.apply import Applier
 from runtime.agent.desired import DesiredKeeper
-from runtime.agent.devices.cpu import CpuSource
+from runtime.agent.devices.health import HealthLog
 from runtime.agent.devices.inventory import Inventory
-from runtime.agent.devices.nvml import NvmlSource
-from runtime.agent.devices.port import DeviceSource
-from runtime.agent.devices.simulated import SimulatedSource
 from runtime.agent.errors import AlreadyRunning, SettingsError
 from runtime.agent.fetch import Fetcher
 from runtime.agent.host import Host
 from runtime.agent.link import ControlPlane
 from runtime.agent.membership import Membership
+from runtime.agent.mig import MigKeeper
+from runtime.agent.mps import Mps
 from runtime.agent.observe import Observer
+from runtime.agent.owners import engine_memory
 from runtime.agent.probe import Prober
 from runtime.agent.records import Records
 from runtime.agent.replicas import Slot
 from runtime.agent.settings import AgentSettings
+from runtime.agent.starting import Starter
 from runtime.agent.store import ArtifactStore
 from runtime.agent.views import Policy
 from runtime.base import lifeline, logs
@@ -46,34 +47,42 @@ async def serve(
     The caller holds the folder's lock.
 
     Raises:
-        SettingsError: the file of simulated devices does not fit.
+        SettingsError: the description of simulated devices does not fit, or a wall asked for cannot be put up.
     """
     clock, policy = clock or SystemClock(), policy or Policy()
     wake = asyncio.Event()
     who = identity.load(config.folder)
     boot = identity.boot_id()
     slots: dict[str, Slot] = {}
-    host = Host(config.folder)
-    inventory = Inventory(device_sources(config, who, host, slots))
+    walls = isolation.survey(config)
+    mps = Mps(config.folder / "mps", several_users=bool(config.engine_uids))
+    host = Host(config.folder, walls=lambda: [*walls.facts, mps.wall])
+    found = hardware.find(
+        config, who, cpu_used=lambda: engine_memory(slots, who.cpu_uuid), cpu_load=lambda: host.cpu_used
+    )
+    host.shown = found.shown
+    inventory = Inventory(found.sources)
     async with AsyncExitStack() as stack:
+        found.start()
+        stack.push_async_callback(found.stop)
         outward = await stack.enter_async_context(aiohttp.ClientSession())
         inward = await stack.enter_async_context(aiohttp.ClientSession())
         control, prober = ControlPlane(outward, config.control_url), Prober(inward)
-        records = Records(config.folder)
+        records = Records(config.folder, config.folder_mode)
         store = ArtifactStore(
             config.folder / "store", max_bytes=config.store_max_bytes, reserve_bytes=config.disk_reserve_bytes
         )
+        mig = MigKeeper(found.mig, clock=clock, wake=wake.set)
         slots |= await recover.recover(records=records, prober=prober, clock=clock, policy=policy, boot_id=boot)
         applier = Applier(
             slots=slots,
-            settings=config,
             clock=clock,
             policy=policy,
-            boot_id=boot,
             records=records,
             store=store,
             fetcher=Fetcher(store, control),
             prober=prober,
+            starter=Starter(settings=config, boot_id=boot, walls=walls, mps=mps, changing=mig.changing),
             wake=wake.set,
         )
         parts = Parts(
@@ -83,6 +92,10 @@ async def serve(
             boot_id=boot,
             host=host,
             inventory=inventory,
+            events=found.events,
+            health=HealthLog(config.folder / "health.json", clock),
+            mig=mig,
+            mps=mps,
             store=store,
             desired=DesiredKeeper(records),
             applier=applier,
@@ -92,28 +105,6 @@ async def serve(
         )
         await Agent(parts, wake).run(stop)
     return await inventory.close()
-
-
-def device_sources(
-    config: AgentSettings, who: identity.Identity, host: Host, slots: dict[str, Slot]
-) -> list[DeviceSource]:
-    """Every kind of device this node has; ``slots`` is read on each scan for the memory of engines on the CPU."""
-    sources: list[DeviceSource] = []
-    nvml = NvmlSource()
-    if nvml.open():
-        sources.append(nvml)
-    if config.cpu_memory_bytes:
-        sources.append(
-            CpuSource(
-                who.cpu_uuid,
-                config.cpu_memory_bytes,
-                used=lambda: engine_memory(slots, who.cpu_uuid),
-                load=lambda: host.cpu_used,
-            )
-        )
-    if config.simulated_devices:
-        sources.append(SimulatedSource(config.simulated_devices))
-    return sources
 
 
 async def _run(config: AgentSettings) -> None:
@@ -132,7 +123,7 @@ def main() -> int:
         config = settings.from_env(os.environ)
         logs.configure(process="agent", json=config.log_json)
         lifeline.watch()
-        files.private_folder(config.folder)
+        files.private_folder(config.folder, config.folder_mode)
         lock = identity.lock(config.folder)
     except SettingsError as exc:
         sys.stderr.write(f"millpond agent: {exc}\n")
@@ -145,7 +136,6 @@ def main() -> int:
         return 2
     try:
         log.info("agent_starting", folder=str(config.folder), control_plane=config.control_url, node=config.node_name)
-        isolation.report_once()
         asyncio.run(_run(config))
     except SettingsError as exc:
         sys.stderr.write(f"millpond agent: {exc}\n")

@@ -90,7 +90,7 @@ class Observer:
 
 def read_address(slot: Slot, run: Running) -> str:
     """Where the engine says it listens; "" until it has said so, or when another process wrote the file."""
-    address = files.read_struct(slot.folder.address, EngineAddress)
+    address = files.read_foreign(slot.folder.address, EngineAddress)
     if address is None:
         return ""
     try:

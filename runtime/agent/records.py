@@ -4,7 +4,7 @@ Layout under the state folder::
 
     replicas/<replica id>/record.json      0600: the assignment acted on, the process, how often it crashed
     replicas/<replica id>/spec.json        0600: what the engine reads (holds its token)
-    replicas/<replica id>/address.json     written by the engine when it listens
+    replicas/<replica id>/work/            the engine's own: home, temporary files, address.json when it listens
     replicas/<replica id>/engine.log(.1)   bounded
     replicas/<replica id>/model/           hard links into the artifact store
     desired.json                           0600: the newest assignments, and the highest generation per replica
@@ -39,13 +39,17 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a replica that must outlive this agent. ``crashes`` counts since the last long ready time."""
+    """Everything about a replica that must outlive this agent. ``crashes`` counts since the last long ready time.
+
+    ``uid`` is the user number that its engine runs as; 0: the agent's.
+    """
 
     assignment: ReplicaAssignment
     process: ProcessRecord | None = None
     verified: bool = False
     restarts: int = 0
     crashes: int = 0
+    uid: int = 0
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +66,15 @@ class ReplicaFolder:
         self.path = root / paths.safe_id(replica_id)
         self.record = self.path / "record.json"
         self.spec = self.path / "spec.json"
-        self.address = self.path / "address.json"
+        self.work = self.path / "work"
+        self.address = self.work / "address.json"
         self.log = self.path / "engine.log"
         self.model = self.path / "model"
 
     def write(self, record: ReplicaRecord) -> None:
         """Make ``record`` durable."""
-        files.private_folder(self.path)
+        if not self.path.is_dir():  # one that is there may have been opened to the engine's user
+            files.private_folder(self.path)
         files.write_struct(self.record, record)
 
     def remove(self) -> None:
@@ -77,10 +83,10 @@ class ReplicaFolder:
 
 
 class Records:
-    """All records of this agent under ``folder``."""
+    """All records of this agent under ``folder``; ``mode`` 0711 where engines are other users that must pass."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root = files.private_folder(folder / "replicas")
+    def __init__(self, folder: Path, mode: int = 0o700) -> None:
+        self.root = files.private_folder(folder / "replicas", mode)
         self._desired = folder / "desired.json"
 
     def folder(self, replica_id: str) -> ReplicaFolder:

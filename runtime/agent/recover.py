@@ -29,7 +29,7 @@ from runtime.wire.reports import Phase
 log = logs.get(__name__)
 ORPHAN_LOOKS: Final = 100
 ORPHAN_PAUSE: Final = 0.05
-_AS_FOUND: Final = frozenset({Phase.READY, Phase.DEGRADED})
+_AS_FOUND: Final = frozenset({Phase.READY, Phase.DEGRADED, Phase.ASLEEP})
 
 
 async def recover(*, records: Records, prober: Prober, clock: Clock, policy: Policy, boot_id: str) -> dict[str, Slot]:
@@ -45,6 +45,7 @@ async def recover(*, records: Records, prober: Prober, clock: Clock, policy: Pol
             since=clock.monotonic(),
             restarts=record.restarts,
             crashes=record.crashes,
+            uid=record.uid,
         )
         slots[replica_id] = slot
         if record.process is None or record.process.boot_id != boot_id:

@@ -63,6 +63,7 @@ class Slot:
     restarts: int = 0
     crashes: int = 0
     faults: int = 0
+    uid: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     reported: tuple[Phase, str, str, int] | None = None
     reported_tail: list[str] = field(default_factory=list)
@@ -99,6 +100,7 @@ class Slot:
             verified=self.verify is Work.DONE,
             restarts=self.restarts,
             crashes=self.crashes,
+            uid=self.uid,
         )
 
     def view(self) -> ReplicaView:

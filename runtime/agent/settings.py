@@ -23,6 +23,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``data_host`` is the address at which gateways reach this node's engines; engines bind to it too when it is an
     IP address, and to every address when it is a name. ``cpu_memory_bytes`` 0 means that the CPU is no device.
+    ``simulate`` is a shipped description of a machine or a file; its changes lie in ``simulate_changes``.
+    ``engine_uids`` are user numbers for engines (the first is the group of the weights), empty: the agent's user.
     ``store_max_bytes`` 0 bounds the artifact store by free disk space alone; ``disk_reserve_bytes`` stay free.
     """
 
@@ -33,11 +35,19 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_memory_bytes: int = 0
     data_host: str = "127.0.0.1"
     engine_python: str = sys.executable
-    simulated_devices: Path | None = None
+    simulate: str = ""
+    simulate_changes: Path | None = None
+    simulate_engines: bool = False
+    engine_uids: range = range(0)
     stop_engines: bool = False
     store_max_bytes: int = 0
     disk_reserve_bytes: int = GIB
     log_json: bool = True
+
+    @property
+    def folder_mode(self) -> int:
+        """Mode of the folders above the engines' own: others may pass where engines are other users."""
+        return 0o711 if self.engine_uids else 0o700
 
     @property
     def bind_host(self) -> str:
@@ -67,7 +77,7 @@ def from_env(env: Mapping[str, str]) -> AgentSettings:
     if not folder:
         raise SettingsError("MILLPOND_AGENT_DIR must name the folder that keeps this agent's state")
     token_file = env.get("MILLPOND_AGENT_JOIN_TOKEN_FILE", "")
-    simulated = env.get("MILLPOND_SIMULATED_DEVICES", "")
+    changes = env.get("MILLPOND_SIMULATE_CHANGES", "")
     budget = _gib(env, "MILLPOND_CPU_DEVICE_MEMORY_GIB")
     return AgentSettings(
         control_url=control_url,
@@ -77,11 +87,28 @@ def from_env(env: Mapping[str, str]) -> AgentSettings:
         cpu_memory_bytes=default_cpu_budget(psutil.virtual_memory().total) if budget is None else budget,
         data_host=env.get("MILLPOND_DATA_HOST", "") or "127.0.0.1",
         engine_python=env.get("MILLPOND_ENGINE_PYTHON", "") or sys.executable,
-        simulated_devices=Path(simulated) if simulated else None,
+        simulate=env.get("MILLPOND_SIMULATE", ""),
+        simulate_changes=Path(changes) if changes else None,
+        simulate_engines=env.get("MILLPOND_SIMULATE_ENGINES", "") == "1",
+        engine_uids=_uids(env),
         stop_engines=env.get("MILLPOND_AGENT_STOP_ENGINES", "") == "1",
         store_max_bytes=_gib(env, "MILLPOND_AGENT_STORE_GIB") or 0,
         log_json=env.get("MILLPOND_LOG_FORMAT", "json") != "text",
     )
+
+
+def _uids(env: Mapping[str, str]) -> range:
+    """``200000-200063``: at least two numbers, none of them root's."""
+    text = env.get("MILLPOND_ENGINE_UIDS", "").strip()
+    if not text:
+        return range(0)
+    first, dash, last = text.partition("-")
+    if not dash or not first.strip().isdigit() or not last.strip().isdigit():
+        raise SettingsError(f"MILLPOND_ENGINE_UIDS must be two user numbers like 200000-200063, not {text!r}")
+    found = range(int(first), int(last) + 1)
+    if len(found) < 2 or found[0] < 1 or found[-1] > 4_000_000_000:
+        raise SettingsError(f"MILLPOND_ENGINE_UIDS must hold at least two numbers above 0, not {text!r}")
+    return found
 
 
 def _gib(env: Mapping[str, str], name: str) -> int | None:

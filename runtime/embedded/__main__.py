@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from runtime.embedded import checks, places
+from runtime.embedded import checks, places, simulated
 from runtime.embedded import status as status_file
 from runtime.embedded.errors import EmbeddedError
 from runtime.embedded.places import Places
@@ -22,9 +22,19 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @app.command()
 def up(
     sample: Annotated[bool, typer.Option(help="Publish and serve the sample model on the first start.")] = True,
+    simulate: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Add a simulated node, like dgx-h100 or dgx-h100:3 ({', '.join(simulated.machines())})."),
+    ] = None,
 ) -> None:
     """Run Millpond on this machine until Ctrl-C."""
-    raise typer.Exit(run_up(_places(), Options(with_sample=sample), Screen(), os.environ))
+    here = _places()
+    try:
+        nodes = tuple(simulated.read(simulate or []))
+    except EmbeddedError as error:
+        Screen(Console(stderr=True)).error(str(error))
+        raise typer.Exit(2) from error
+    raise typer.Exit(run_up(here, Options(with_sample=sample, simulate=nodes), Screen(), os.environ))
 
 
 @app.command()

@@ -20,15 +20,17 @@ _GATEWAY: Final = 3
 _AGENT: Final = 2
 _CONTROL: Final = 1
 # Only what needs the database gets its password; engines inherit the agent's environment.
-_CONTROL_ONLY: Final = ("DATABASE_URL", "VALKEY_URL", "MILLPOND_SECRET_KEY", "MILLPOND_KEY_PEPPER")
+_SECRETS: Final = ("MILLPOND_SECRET_KEY", "MILLPOND_KEY_PEPPER")
+_CONTROL_ONLY: Final = ("DATABASE_URL", "VALKEY_URL", "MILLPOND_GATEWAY_LIMITS_URL", *_SECRETS)
 
 
 @dataclass(frozen=True)
 class Environments:
-    """``control``: Django processes; ``data``: gateway, agent and, through it, engines; ``tool``: embedded servers."""
+    """``control``: Django processes; ``data``: agent and engines; ``gateway``; ``tool``: embedded servers."""
 
     control: Mapping[str, str]
     data: Mapping[str, str]
+    gateway: Mapping[str, str]
     tool: Mapping[str, str]
 
 
@@ -46,7 +48,7 @@ def environments(places: Places, *, database_url: str, valkey_url: str, base: Ma
         "OMP_WAIT_POLICY": base.get("OMP_WAIT_POLICY", "passive"),
         "HF_HUB_OFFLINE": "1",
     }
-    secrets = {name: base[name] for name in ("MILLPOND_SECRET_KEY", "MILLPOND_KEY_PEPPER") if base.get(name)}
+    secrets = {name: base[name] for name in _SECRETS if base.get(name)}
     control = (
         common
         | secrets
@@ -68,7 +70,10 @@ def environments(places: Places, *, database_url: str, valkey_url: str, base: Ma
         # Engines end with the lifeline, not as stopped replicas: the next start loads the same ones again at once.
         "MILLPOND_AGENT_STOP_ENGINES": "0",
     }
-    return Environments(control=control, data=data, tool=common)
+    # The gateway's limits are counted where other gateways of this machine's Valkey would count theirs; engines, which
+    # inherit the agent's environment, have no business there.
+    gateway = data | {"MILLPOND_GATEWAY_LIMITS_URL": base.get("MILLPOND_GATEWAY_LIMITS_URL") or valkey_url}
+    return Environments(control=control, data=data, gateway=gateway, tool=common)
 
 
 def postgres(server: Postgres, places: Places, env: Environments) -> Program:
@@ -124,7 +129,7 @@ def beat(places: Places, env: Environments) -> Program:
 def gateway(places: Places, env: Environments) -> Program:
     """The door for applications. It is given time to finish what it streams."""
     ready = probes.answers(places.gateway_host, places.gateway_port, "/health")
-    program = _python("gateway", ["runtime.gateway"], places, env.data, ready)
+    program = _python("gateway", ["runtime.gateway"], places, env.gateway, ready)
     return replace(program, stop_s=35.0, layer=_GATEWAY)
 
 

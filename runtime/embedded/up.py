@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from runtime.base.clock import SystemClock
-from runtime.embedded import bootstrap, checks, processes, sample, sockets, status, sweep
+from runtime.embedded import bootstrap, checks, processes, sample, simulated, sockets, status, sweep
 from runtime.embedded.bootstrap import Credentials
 from runtime.embedded.errors import EmbeddedError, StartError
 from runtime.embedded.places import Places
 from runtime.embedded.postgres import Postgres
 from runtime.embedded.processes import Environments
 from runtime.embedded.screen import Screen
+from runtime.embedded.simulated import SimulatedNode
 from runtime.embedded.status import Status
 from runtime.embedded.supervisor import State, Supervisor, Unit
 from runtime.embedded.valkey import Valkey
@@ -33,6 +34,7 @@ class Options:
     """What the command line chose."""
 
     with_sample: bool = True
+    simulate: tuple[SimulatedNode, ...] = ()
 
 
 class Stop:
@@ -169,6 +171,9 @@ async def _bring_up(
     elif new:  # the database is another one: what they held is worth nothing, and new join tokens lie ready
         supervisor.renew("agent")
         supervisor.renew("gateway")
+    if options.simulate:
+        with screen.step(f"Simulated nodes ({len(options.simulate)})"):
+            await simulated.start(supervisor, places, env, options.simulate, anew=new)
     running = await sample.serve(
         supervisor, places, env, credentials, screen, clock=SystemClock(), publish=options.with_sample
     )

@@ -46,10 +46,10 @@ class Inventory:
             log.warning("device_scan_hangs", source=source.name, seconds=self._limit)
             return self._stale(source, f"the driver did not answer within {self._limit:g} s")
         except Exception as exc:  # boundary: a source that breaks must not take the others with it; shown as a problem
-            del self._running[source.name]
+            self._running.pop(source.name, None)
             log.warning("device_scan_failed", source=source.name, error=str(exc))
             return self._stale(source, f"the devices could not be read: {exc}")
-        del self._running[source.name]
+        self._running.pop(source.name, None)  # another caller may have waited for the same scan
         self._last[source.name] = answer
         return answer
 

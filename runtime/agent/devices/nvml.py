@@ -3,64 +3,158 @@
 Handles are ctypes pointers that neither compare nor hash, and indices move between boots: everything here is keyed by
 UUID, and a handle lives no longer than one scan. A call that fails on one device must not hide the others: identity
 failures leave that device out (or keep it by its last known facts, with a problem), telemetry failures leave a field
-empty.
+empty and are named in ``unreadable``.
 """
 
+import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pynvml
 
+from runtime.agent.devices import kernel_log, nvml_facts, sysfs
+from runtime.agent.devices.nvml_calls import Reader
+from runtime.agent.devices.nvml_links import Links
+from runtime.agent.devices.nvml_mig import MigReader
+from runtime.agent.devices.nvml_rates import Rates
+from runtime.agent.devices.port import Observed
 from runtime.base import logs
-from runtime.wire.devices import DeviceKind, DeviceReport
+from runtime.wire.devices import OFF_THE_BUS, DeviceKind, DeviceReport, HealthCode
 
 log = logs.get(__name__)
-T = TypeVar("T")
+REOPEN_SECONDS: Final = 10.0
+MAX_DEVICES: Final = 64
+_DRIVER: Final = "the NVIDIA driver does not answer"
 
 
 class NvmlSource:
-    """Every GPU of the driver. Call :meth:`open` first; ``scan`` may block as long as the driver does."""
+    """Every GPU of the driver. Call :meth:`open` first; ``scan`` may block as long as the driver does.
+
+    ``sysfs_root`` is where the kernel shows its devices; ``monotonic`` gives seconds.
+    """
 
     name = "nvml"
 
-    def __init__(self, binding: Any = pynvml) -> None:
+    def __init__(
+        self,
+        binding: Any = pynvml,
+        *,
+        sysfs_root: Path = sysfs.ROOT,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._nvml = binding
+        self._sysfs = sysfs_root
+        self._monotonic = monotonic
+        self._opened_at: float | None = None
+        self._ready = False
+        self._failure = 0  # why the last opening failed, as NVML's code
         self._known: dict[str, DeviceReport] = {}
         self._warned: set[str] = set()
+        self._events: list[Observed] = []
+        self._links = Links(binding)
+        self._mig = MigReader(binding)
+        self._rates = Rates(binding, monotonic)
 
     def open(self) -> bool:
-        """Initialise the library; False where no driver is present or it does not start (which is logged)."""
+        """Initialise the library; False where there is no driver library at all: then there is nothing to watch.
+
+        A driver that is there and does not start is tried again by later scans, and said in :meth:`take`.
+        """
         try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError as exc:
-            log.info("nvml_unavailable", error=str(exc))
+            self._init()
+        except self._nvml.NVMLError_LibraryNotFound:
+            log.info("nvml_unavailable")
             return False
+        except self._nvml.NVMLError as exc:
+            self._driver_fault(exc)
         return True
 
     def close(self) -> None:
         """Give the library back."""
-        self._try(self._nvml.nvmlShutdown)
+        if self._ready:
+            self._ready = False
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError as exc:
+                log.warning("nvml_shutdown_failed", error=str(exc))
+
+    def take(self) -> list[Observed]:
+        """What happened to the driver as a whole since the last call."""
+        taken, self._events = self._events, []
+        return taken
+
+    def uuid_at(self, place: str) -> str:
+        """UUID of the GPU at this place on the bus (see :func:`kernel_log.place`), "" when none was seen there."""
+        known = list(self._known.values())  # a scan may go on in its thread
+        return next((one.uuid for one in known if one.pci_bus_id and kernel_log.place(one.pci_bus_id) == place), "")
 
     def scan(self) -> list[DeviceReport]:
         try:
-            count = self._nvml.nvmlDeviceGetCount()
+            count = min(self._count(), MAX_DEVICES)
         except self._nvml.NVMLError as exc:
-            return self._missing(set(), f"the NVIDIA driver does not answer: {exc}")
-        driver = self._try(self._nvml.nvmlSystemGetDriverVersion) or ""
-        seen: dict[str, DeviceReport] = {}
+            return self._missing(set(), self._driver_fault(exc))
+        self._warned = {key for key in self._warned if not key.startswith(_DRIVER)}
+        driver = Reader(self._nvml, None).get("driver_version", "nvmlSystemGetDriverVersion") or ""
+        handles: dict[str, Any] = {}
         lost = "the driver no longer lists this GPU"
         for index in range(count):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = self._nvml.nvmlDeviceGetUUID(handle)
+                handles[self._nvml.nvmlDeviceGetUUID(handle)] = handle
             except self._nvml.NVMLError as exc:
                 lost = f"the driver cannot open this GPU: {exc}"
-                self._warn_once(f"open-{index}-{exc}", "gpu_unreadable", index=index, error=str(exc))
-                continue
-            seen[uuid] = self._describe(handle, uuid, driver)
+                self._unopened(index, exc)
+        seen = {uuid: self._describe(handle, uuid, driver) for uuid, handle in handles.items()}
+        paths = self._links.paths(handles, {uuid: report.pci_bus_id for uuid, report in seen.items()})
+        seen = {uuid: msgspec.structs.replace(item, paths=paths.get(uuid, [])) for uuid, item in seen.items()}
+        self._rates.forget_others(seen)
         self._known.update(seen)
         return list(seen.values()) + self._missing(set(seen), lost)
+
+    # Opening
+
+    def _init(self) -> None:
+        self._opened_at = self._monotonic()
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as exc:
+            self._failure = exc.value
+            raise
+        self._ready = True
+
+    def _count(self) -> int:
+        if not self._ready:
+            if self._opened_at is not None and self._monotonic() - self._opened_at < REOPEN_SECONDS:
+                raise self._nvml.NVMLError(self._failure)
+            self._init()
+        try:
+            return int(self._nvml.nvmlDeviceGetCount())
+        except (self._nvml.NVMLError_Uninitialized, self._nvml.NVMLError_DriverNotLoaded):
+            self._ready = False  # the driver was unloaded beneath us: open it again, now or later
+            self._init()
+            return int(self._nvml.nvmlDeviceGetCount())
+
+    def _driver_fault(self, exc: Exception) -> str:
+        """Tell it once; returns the sentence."""
+        message = f"{_DRIVER}: {exc}"
+        self._say(message, Observed(code=HealthCode.DRIVER, message=message))
+        return message
+
+    def _unopened(self, index: int, exc: Exception) -> None:
+        """A GPU that cannot be opened. One known from before is told by its UUID when it goes missing."""
+        if not self._known:
+            message = f"the GPU at index {index} cannot be opened: {exc}"
+            self._say(f"{index} {exc}", Observed(code=HealthCode.LOST, message=message))
+        log.debug("gpu_unreadable", index=index, error=str(exc))
+
+    def _say(self, key: str, event: Observed) -> None:
+        """Once per condition: it is the same fault until it has another text."""
+        if key not in self._warned and len(self._warned) < 256:
+            self._warned.add(key)
+            self._events.append(event)
+            log.warning("nvml_fault", message=event.message)
 
     def _missing(self, seen: set[str], problem: str) -> list[DeviceReport]:
         """Devices known from earlier scans that did not answer this time."""
@@ -68,57 +162,43 @@ class NvmlSource:
             msgspec.structs.replace(report, problem=problem) for uuid, report in self._known.items() if uuid not in seen
         ]
 
+    # One device
+
     def _describe(self, handle: Any, uuid: str, driver: str) -> DeviceReport:
-        nvml = self._nvml
+        reader = Reader(self._nvml, handle)
         problem = ""
         total, used = 0, 0
         try:
-            total, used = self._memory(handle)
-        except nvml.NVMLError as exc:
-            problem = f"memory cannot be read: {exc}"
+            total, used = nvml_facts.memory(self._nvml, handle)
+        except self._nvml.NVMLError as exc:
+            lost = isinstance(exc, self._nvml.NVMLError_GpuIsLost)
+            problem = OFF_THE_BUS if lost else f"memory cannot be read: {exc}"
             known = self._known.get(uuid)
             total = known.memory_bytes if known else 0
-        capability = self._try(nvml.nvmlDeviceGetCudaComputeCapability, handle)
-        pci = self._try(nvml.nvmlDeviceGetPciInfo, handle)
-        rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
-        power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit = self._try(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        temperature = self._try(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        return DeviceReport(
+        mig = self._mig.read(handle, uuid, driver)
+        bus = nvml_facts.pci_bus_id(reader)
+        numbers = nvml_facts.numbers(reader)
+        moved = self._rates.pcie(reader, uuid)
+        report = DeviceReport(
             uuid=uuid,
             kind=DeviceKind.CUDA,
-            product=self._try(nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU",
+            product=reader.get("product", "nvmlDeviceGetName") or "NVIDIA GPU",
             memory_bytes=total,
             memory_used_bytes=used,
-            compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
             driver_version=driver,
-            pci_bus_id=pci.busId if pci else "",
-            utilization=rates.gpu / 100 if rates else None,
-            temperature_c=None if temperature is None else float(temperature),
-            power_w=None if power is None else power / 1000,
-            power_limit_w=None if limit is None else limit / 1000,
+            pci_bus_id=bus,
             problem=problem,
+            numa_node=sysfs.numa_node(bus, self._sysfs),
+            hbm_bandwidth_used=None if mig and mig.enabled else self._rates.hbm_bandwidth(reader, uuid),
+            mig=mig,
+            nvlink=self._links.facts(reader),
+            ecc=nvml_facts.ecc(reader),
+            remap=nvml_facts.remap(reader),
+            clocks=nvml_facts.clocks(reader),
+            pcie=nvml_facts.pcie(reader, moved),
+            throttle=nvml_facts.throttle(reader),
+            processes=nvml_facts.processes(self._nvml, reader, self._mig.handles(handle) if mig else []),
+            **nvml_facts.identity(reader),
+            **numbers,
         )
-
-    def _memory(self, handle: Any) -> tuple[int, int]:
-        """(bytes that processes may get, bytes they have); the driver's reserve counts as neither."""
-        try:
-            info = self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
-            return info.total - info.reserved, info.used
-        except (self._nvml.NVMLError_FunctionNotFound, self._nvml.NVMLError_NotSupported):
-            info = self._nvml.nvmlDeviceGetMemoryInfo(handle)  # drivers before the second version of this call
-            return info.total, info.used
-
-    def _try(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Result of ``call``, or ``None`` where this device or driver does not support it."""
-        try:
-            return call(*args)
-        except self._nvml.NVMLError as exc:
-            name = getattr(call, "__name__", "call")
-            self._warn_once(f"{name}-{exc}", "nvml_call_failed", call=name, error=str(exc))
-            return None
-
-    def _warn_once(self, key: str, event: str, **fields: Any) -> None:
-        if key not in self._warned and len(self._warned) < 256:
-            self._warned.add(key)
-            log.warning(event, **fields)
+        return msgspec.structs.replace(report, unreadable=reader.unreadable[: nvml_facts.MAX_UNREADABLE])

@@ -58,6 +58,7 @@ class ControlPlane:
         self.node_id = "node-1"
         self.generation = 1
         self.replicas = {}
+        self.layouts = []
         self.artifacts = {}
         self.reports = []
         self.joins = []
@@ -162,7 +163,12 @@ class ControlPlane:
     async def _assignments(self, request):
         return web.Response(
             body=codec.encode(
-                NodeAssignments(node_id=self.node_id, generation=self.generation, replicas=list(self.replicas.values()))
+                NodeAssignments(
+                    node_id=self.node_id,
+                    generation=self.generation,
+                    replicas=list(self.replicas.values()),
+                    layouts=self.layouts,
+                )
             )
         )
 
@@ -306,7 +312,7 @@ class Rig:
         return self.folder / "replicas" / replica_id
 
     def engine_control(self, replica_id="r1", **fields):
-        target = self.engine_folder(replica_id) / "control.json"
+        target = self.engine_folder(replica_id) / "work" / "control.json"
         target.with_suffix(".new").write_text(json.dumps(fields))
         target.with_suffix(".new").replace(target)
 

@@ -1,18 +1,21 @@
 """Devices: each kind alone, and all of them when one driver is sick."""
 
+import json
+import os
 import threading
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
+from runtime.agent.devices import description
 from runtime.agent.devices.cpu import CpuSource
 from runtime.agent.devices.inventory import Inventory
 from runtime.agent.devices.nvml import NvmlSource
 from runtime.agent.devices.simulated import SimulatedSource
 from runtime.agent.errors import SettingsError
 from runtime.agent.settings import GIB
-from runtime.wire.devices import DeviceKind
+from runtime.wire.devices import DeviceKind, HostReport
 
 UUIDS = ["GPU-11111111-0000", "GPU-22222222-0000", "GPU-33333333-0000"]
 
@@ -155,33 +158,75 @@ def test_the_cpu_offers_its_budget():
     assert device.product
 
 
-def test_simulated_devices_are_labelled_and_read_again(tmp_path):
-    path = tmp_path / "devices.yaml"
-    path.write_text("devices:\n- {uuid: GPU-SIM-1, product: NVIDIA H100, memory_gib: 79.1}\n")
-    source = SimulatedSource(path)
-    [device] = source.scan()
-    assert (device.kind, device.product, device.memory_bytes) == (DeviceKind.SIMULATED, "NVIDIA H100", int(79.1 * GIB))
-    path.write_text('{"devices": [{"uuid": "GPU-SIM-1", "product": "x", "memory_gib": 1, "problem": "Xid 79"}]}')
-    import os
+def machine(*devices):
+    return {"driver": {"version": "1"}, "devices": list(devices)}
 
-    os.utime(path, (1, 1))
-    assert source.scan()[0].problem == "Xid 79"
+
+def card(uuid, **facts):
+    return {"uuid": uuid, "name": "NVIDIA H100", "memory_mib": 1024} | facts
+
+
+def simulated(tmp_path, content, *, seed="s"):
+    path = tmp_path / "machine.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return SimulatedSource(path, seed=seed, changes=tmp_path / "changes.json", state=tmp_path / "mig.json")
+
+
+def change(tmp_path, **facts):
+    """Write the file of changes; its time moves on even where the clock is coarse."""
+    path = tmp_path / "changes.json"
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    path.write_text(json.dumps({"devices": {key.replace("_", "-"): value for key, value in facts.items()}}))
+    os.utime(path, ns=(before + 1_000_000_000, before + 1_000_000_000))
+
+
+def test_simulated_devices_are_labelled_and_made_sick_by_a_file(tmp_path):
+    source = simulated(tmp_path, machine(card("GPU-1", reserved_mib=24), card("GPU-2")))
+    [one, two] = source.scan()
+    assert (one.kind, one.product, one.memory_bytes) == (DeviceKind.SIMULATED, "NVIDIA H100", 1000 * 1024**2)
+    assert source.take() == []
+    change(tmp_path, GPU_1={"lost": True, "xids": [79]})
+    [one, two] = source.scan()
+    assert (one.problem, two.problem) == ("the GPU has fallen off the bus", "")
+    assert [(event.code, event.device_uuid, event.xid) for event in source.take()] == [("xid", "GPU-1", 79)]
+    assert source.take() == []
+    change(tmp_path, GPU_1={"xids": [79, 48]})
+    assert [event.xid for event in source.take()] == [48]
+    (tmp_path / "changes.json").write_text("half a")
+    assert [device.uuid for device in source.scan()] == ["GPU-1", "GPU-2"]  # somebody is still writing it
+
+
+def test_simulated_uuids_are_a_nodes_own_and_stay(tmp_path):
+    def uuids(seed):
+        return [device.uuid for device in SimulatedSource(description.locate("dgx-h100"), seed=seed).scan()]
+
+    assert uuids("a") == uuids("a")
+    assert len(set(uuids("a") + uuids("b"))) == 16
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content",
     [
         "devices: nonsense",
-        "devices: [{uuid: a, product: b}]",
-        "devices: [{uuid: a, product: b, memory_gib: 1, colour: red}]",
-        "devices: [{uuid: a, product: b, memory_gib: 1}, {uuid: a, product: b, memory_gib: 1}]",
+        machine(),
+        machine({"uuid": "a", "name": "b"}),
+        machine(card("a", colour="red")),
+        machine(card("a"), card("a")),
+        machine({"product": "h9000"}),
+        {"devices": [card("a")]},
+        machine(7),
     ],
 )
-def test_a_mistake_in_the_file_of_simulated_devices_is_found_at_start(tmp_path, text):
-    path = tmp_path / "devices.yaml"
-    path.write_text(text)
-    with pytest.raises(SettingsError, match="MILLPOND_SIMULATED_DEVICES"):
-        SimulatedSource(path)
+def test_a_mistake_in_the_description_is_found_at_start(tmp_path, content):
+    with pytest.raises(SettingsError, match="MILLPOND_SIMULATE"):
+        simulated(tmp_path, content)
+
+
+def test_a_simulated_machine_shows_its_own_host(tmp_path):
+    source = SimulatedSource(description.locate("dgx-h100"), seed="s")
+    host = source.host(HostReport(hostname="h", os="o", cpus=2, memory_bytes=3, memory_available_bytes=1))
+    assert (host.cpus, host.memory_bytes, host.numa_nodes, host.hostname) == (224, 2048 * GIB, 2, "h")
+    assert [rail.numa_node for rail in host.rails] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 class Broken:

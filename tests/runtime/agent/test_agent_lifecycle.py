@@ -58,7 +58,7 @@ async def test_secrets_stay_in_private_files_and_out_of_environment_and_argument
     assert mode(folder) == 0o700
     assert {mode(folder / name) for name in ("spec.json", "record.json")} == {0o600}
     assert {mode(rig.folder / name) for name in ("credential.json", "desired.json")} == {0o600}
-    environ = json.loads((folder / "environ.json").read_text())
+    environ = json.loads((folder / "work" / "environ.json").read_text())
     assert "SECRET_OF_THE_AGENT" not in environ
     assert (environ["CUDA_VISIBLE_DEVICES"], environ["HF_HUB_OFFLINE"]) == ("", "1")
     assert environ["OMP_WAIT_POLICY"] == "passive"
@@ -70,7 +70,7 @@ async def test_a_killed_engine_starts_again_after_a_pause_and_says_so(rig, contr
     await rig.start()
     control.assign(rig.replica(behave={"child": True}))
     first = await control.ready("r1")
-    child = int((rig.engine_folder() / "child.pid").read_text())
+    child = int((rig.engine_folder() / "work" / "child.pid").read_text())
     os.kill(first.pid, signal.SIGKILL)
     failed = await control.phase("r1", Phase.FAILED, reason="EngineExited")
     assert failed.message == "the engine ended (killed by SIGKILL): listening"
@@ -197,6 +197,8 @@ async def test_what_the_engine_says_about_itself_is_passed_on(rig, control):
     rig.engine_control(phase="degraded", reason="KvPoolLow", message="blocks are short")
     seen = await control.phase("r1", Phase.DEGRADED, reason="KvPoolLow")
     assert seen.message == "blocks are short"
+    rig.engine_control(phase="asleep")
+    await control.phase("r1", Phase.ASLEEP)
     rig.engine_control()
     await control.ready("r1")
 
@@ -320,14 +322,3 @@ async def test_a_report_never_claims_assignments_it_has_not_acted_on(rig, contro
     for report in control.reports:
         present = {item.replica_id for item in report.replicas}
         assert present >= {name for name, generation in at.items() if generation <= report.applied_generation}
-
-
-async def test_a_simulated_device_is_shown_as_such_and_runs_nothing(rig, control, tmp_path):
-    path = tmp_path / "devices.yaml"
-    path.write_text("devices: [{uuid: GPU-SIM-1, product: NVIDIA H100, memory_gib: 79}]")
-    await rig.start(simulated_devices=path)
-    control.assign(rig.replica(devices=[DeviceGrant(uuid="GPU-SIM-1", memory_bytes=1)]))
-    await control.phase("r1", Phase.FAILED, reason="DeviceSimulated")
-    kinds = {device.uuid: device.kind for device in control.reports[-1].devices}
-    assert kinds["GPU-SIM-1"] is DeviceKind.SIMULATED
-    assert not rig.engines()

@@ -128,7 +128,12 @@ def test_what_no_engine_opens(form, want, tmp_path):
 
 def test_an_engine_sees_its_own_gpu_by_uuid_and_no_secret(tmp_path):
     spec = launch.build_spec(
-        assignment(), (assignment().devices[0], gpu()), folder=tmp_path, bind="10.0.0.5", advertise="gpu7"
+        assignment(),
+        launch.choose_device(assignment(), {"GPU-1": gpu()}),
+        folder=tmp_path,
+        address=tmp_path / "work" / "address.json",
+        bind="10.0.0.5",
+        advertise="gpu7",
     )
     assert (spec.device_kind, spec.device_uuid, spec.memory_bytes) == ("cuda", "GPU-1", 7)
     assert (spec.host, spec.port, spec.advertise_host) == ("10.0.0.5", 0, "gpu7")
@@ -139,8 +144,8 @@ def test_an_engine_sees_its_own_gpu_by_uuid_and_no_secret(tmp_path):
         "DATABASE_URL": "postgres://u:p@h/d",
         "OMP_WAIT_POLICY": "active",
     }
-    env = launch.environment(spec, folder=tmp_path, inherited=inherited)
-    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    env = launch.environment(spec, work=tmp_path, inherited=inherited)
+    assert (env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"]) == ("GPU-1", "GPU-1")
     assert (env["PATH"], env["MILLPOND_LIFELINE_FD"], env["OMP_WAIT_POLICY"]) == ("/bin", "5", "passive")
     assert not {"MILLPOND_AGENT_JOIN_TOKEN_FILE", "DATABASE_URL"} & set(env)
 

@@ -206,7 +206,7 @@ async def test_engines_die_with_the_supervisor_and_not_with_the_agent(rig, contr
     ("env", "want"),
     [
         ({}, "MILLPOND_CONTROL_URL"),
-        ({"MILLPOND_SIMULATED_DEVICES": "/nowhere.yaml"}, "MILLPOND_SIMULATED_DEVICES"),
+        ({"MILLPOND_SIMULATE": "/nowhere.yaml"}, "shipped description"),
         ({"MILLPOND_AGENT_DIR": "/proc/agent"}, "state folder"),
     ],
 )

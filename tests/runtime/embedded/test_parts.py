@@ -70,6 +70,9 @@ def test_only_the_control_plane_is_told_how_to_reach_the_database(tmp_path: Path
     assert env.control["MILLPOND_KEY_PEPPER"] == "aa"
     for other in (env.data, env.tool):
         assert not {"DATABASE_URL", "VALKEY_URL", "MILLPOND_KEY_PEPPER", "PGPASSWORD"} & set(other)
+    # The gateway counts limits in Valkey; engines, which inherit the agent's environment, do not learn of it.
+    assert env.gateway["MILLPOND_GATEWAY_LIMITS_URL"] == env.control["VALKEY_URL"]
+    assert "MILLPOND_GATEWAY_LIMITS_URL" not in {**env.data, **env.control, **env.tool}
     assert env.data["MILLPOND_CONTROL_URL"] == "http://127.0.0.1:8100"
     assert env.data["OMP_WAIT_POLICY"] == "passive"
 

@@ -43,7 +43,7 @@ class Command(BaseCommand):
                 )
             text = json.dumps(facts)
             if options["write"]:
-                _write_private(options["write"], text)
+                write_private(options["write"], text)
         self.stdout.write(text)
 
     def _people(self, actor: actors.Actor) -> dict[str, str | None]:
@@ -65,7 +65,7 @@ class Command(BaseCommand):
         return facts
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Write ``text`` durably, for the owner only: a crash must not lose the only copy of a password."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(path.name + ".new")

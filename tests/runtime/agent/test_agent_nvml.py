@@ -1,0 +1,342 @@
+"""Discovery through the real binding, against a compiled library that stands in for the driver's."""
+
+import shutil
+
+import pytest
+
+from runtime.agent.devices import description
+from tests.build.nvml_stub import FakeDriver, build
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+GIB = 1024**3
+MIB = 1024**2
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LOST, MISMATCH, UNKNOWN = 3, 4, 9, 15, 18, 999
+SCAN = """
+from runtime.agent.devices.nvml import NvmlSource
+source = NvmlSource()
+opened = source.open()
+result = source.scan()
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def driver(library, tmp_path):
+    return lambda machine: FakeDriver(library, tmp_path, machine)
+
+
+@pytest.mark.parametrize("name", description.shipped())
+def test_every_shipped_machine_is_found_whole_and_as_its_simulation_says(driver, name, tmp_path):
+    from runtime.agent.devices.simulated import SimulatedSource
+
+    fake = driver(name)
+    seen = {device["uuid"]: device for device in fake.run(SCAN)}
+    told = {device.uuid: device for device in SimulatedSource(description.locate(name), seed="stub").scan()}
+    assert set(seen) == set(fake.uuids) == set(told)
+    import msgspec
+
+    for uuid, device in told.items():
+        want = msgspec.to_builtins(device)
+        # What only one look cannot tell, what is of the machine that the test runs on, and the label.
+        for name_ in ("kind", "numa_node", "hbm_bandwidth_used"):
+            want.pop(name_), seen[uuid].pop(name_)
+        for item in (want, seen[uuid]):
+            item["mig"] and item["mig"]["profiles"].sort(key=lambda row: row["id"])
+            if item["nvlink"]:
+                item["nvlink"] |= {"cluster_uuid": "", "clique_id": 0}
+        assert seen[uuid] == want
+
+
+def test_facts_of_a_hopper_machine(driver):
+    fake = driver("dgx-h100")
+    fake.change(0, used_mib=1024, utilization=37, hbm_bandwidth=62, throttle=["hw_thermal", "power_cap"])
+    fake.change(0, processes=[description.Process(pid=1, mib=700), description.Process(pid=999_999, mib=None)])
+    first = fake.run("""
+        import time
+        from runtime.agent.devices.nvml import NvmlSource
+        source = NvmlSource()
+        source.open()
+        source.scan()
+        time.sleep(0.11)
+        result = source.scan()
+    """)[0]
+    assert (first["product"], first["architecture"]) == ("NVIDIA H100 80GB HBM3", "hopper")
+    assert first["memory_bytes"] == (81559 - 551) * MIB
+    assert first["memory_used_bytes"] == GIB  # the driver's reserve is nobody's
+    assert (first["utilization"], first["hbm_bandwidth_used"]) == (0.37, 0.62)
+    assert first["throttle"] == ["power_cap", "hw_thermal"]
+    assert [(one["pid"], one["memory_bytes"]) for one in first["processes"]] == [(1, 700 * MIB), (999_999, None)]
+    assert first["nvlink"]["fabric_state"] == "completed"
+    assert {path["nvlinks"] for path in first["paths"]} == {18}
+    assert sorted(path["pcie"] for path in first["paths"]) == ["NODE"] * 3 + ["SYS"] * 4
+    assert first["unreadable"] == []
+
+
+def test_cards_joined_by_a_bridge_reach_each_other_and_nobody_else(driver):
+    card = {"product": "a30-24gb", "numa_node": 0, "nvlink": {"links": 4, "version": "3.0", "down": 1}}
+    fake = driver({
+        "driver": {"version": "535", "nvml": "12"},
+        "devices": [card | {"pci_bus_id": f"00000000:{bus}:00.0"} for bus in ("21", "41", "61")],
+    })  # fmt: skip
+    fake.say(0, link_peer=1)
+    fake.say(1, link_peer=0)
+    fake.say(2, links=0)
+    one, two, three = fake.run(SCAN)
+    assert {path["uuid"]: path["nvlinks"] for path in one["paths"]} == {two["uuid"]: 3, three["uuid"]: 0}
+    assert (one["nvlink"]["links"], one["nvlink"]["active"], one["nvlink"]["switched"]) == (4, 3, False)
+    assert three["nvlink"] is None
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "field", "want", "unreadable"),
+    [
+        ("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, "utilization", None, []),
+        ("nvmlDeviceGetPowerUsage", UNKNOWN, "power_w", None, ["power: Unknown"]),
+        ("nvmlDeviceGetTotalEccErrors", NO_PERMISSION, "product", "NVIDIA L40S", ["ecc: NoPermission"]),
+        ("nvmlDeviceGetEccMode", NOT_SUPPORTED, "ecc", None, []),
+        ("nvmlDeviceGetMemoryInfo_v2", 25, "memory_bytes", 46068 * MIB, []),  # an older driver: the reserve is unknown
+        ("nvmlDeviceGetComputeRunningProcesses_v3", LOST, "processes", [], ["processes: GpuIsLost"]),
+        ("nvmlDeviceGetFieldValues", NOT_SUPPORTED, "memory_temperature_c", None, []),
+        ("nvmlDeviceGetMigMode", UNKNOWN, "mig", None, []),
+    ],
+)
+def test_one_call_that_fails_costs_its_field_alone(driver, function, code, field, want, unreadable):
+    fake = driver("mixed-pcie")
+    fake.change(0, errors={function: code})
+    first, *others = fake.run(SCAN)
+    assert first[field] == want
+    assert first["unreadable"] == unreadable
+    assert first["temperature_c"] == 33.0
+    assert first["problem"] == ""
+    assert len(others) == 5
+    assert all(not device["problem"] and not device["unreadable"] for device in others)
+
+
+def test_a_sick_gpu_hides_no_other_and_comes_back(driver):
+    fake = driver("a30")
+    code = """
+        import os, subprocess, sys
+        from runtime.agent.devices.nvml import NvmlSource
+        path = os.environ["FAKE_NVML"]
+        def change(text):
+            plain = open(path).read()
+            open(path + ".new", "w").write(text(plain))
+            os.replace(path + ".new", path)
+        source = NvmlSource()
+        source.open()
+        result = [source.scan()]
+        change(lambda plain: plain.replace("1 lost 0", "1 lost 1"))
+        result.append(source.scan())
+        change(lambda plain: plain.replace("1 lost 1", "1 lost 0") + "-1 index.0 3\\n-1 index.3 0\\n")
+        result.append(source.scan())
+        result = [[(d.uuid, d.pci_bus_id, d.problem) for d in scan] for scan in result]
+    """
+    healthy, sick, again = fake.run(code)
+    assert not any(problem for _, _, problem in healthy)
+    problems = {uuid: problem for uuid, _, problem in sick}
+    assert set(problems) == set(fake.uuids)
+    assert "lost" in problems[fake.uuids[1]].lower()
+    assert [problems[fake.uuids[index]] for index in (0, 2, 3)] == ["", "", ""]
+    assert sorted(again) == sorted(healthy)  # indices have moved: identity is the UUID's
+
+
+def test_a_gpu_that_cannot_be_opened_from_the_start_is_told(driver):
+    fake = driver("a30")
+    fake.change(2, lost=True)
+    found, events = fake.run("""
+        from runtime.agent.devices.nvml import NvmlSource
+        source = NvmlSource()
+        source.open()
+        found, events = source.scan(), source.take()
+        source.scan()
+        result = [[d.uuid for d in found], [(e.code, e.message) for e in events + source.take()]]
+    """)
+    assert found == [fake.uuids[index] for index in (0, 1, 3)]
+    [(code, message)] = events
+    assert code == "lost"
+    assert "index 2" in message
+
+
+@pytest.mark.parametrize("code", [DRIVER_NOT_LOADED, MISMATCH])
+def test_a_driver_that_does_not_start_is_tried_again_and_told_once(driver, code):
+    fake = driver("a30")
+    fake.say(-1, error__nvmlInitWithFlags=code)
+    opened, first, events, later = fake.run("""
+        import os
+        from runtime.agent.devices.nvml import NvmlSource
+        now = [0.0]
+        source = NvmlSource(monotonic=lambda: now[0])
+        opened, first = source.open(), source.scan()
+        events = [event.code for event in source.take()]
+        path = os.environ["FAKE_NVML"]
+        plain = open(path).read()
+        open(path, "w").write("\\n".join(line for line in plain.splitlines() if "nvmlInit" not in line) + "\\n")
+        now[0] = 60.0
+        result = [opened, len(first), events, len(source.scan())]
+    """)
+    assert (opened, first, later) == (True, 0, 4)
+    assert events == ["driver"]
+
+
+def test_without_a_driver_library_there_is_nothing_to_watch(library, tmp_path):
+    import subprocess
+    import sys
+
+    from tests.build.nvml_stub import ROOT
+
+    program = "from runtime.agent.devices.nvml import NvmlSource; raise SystemExit(NvmlSource().open())"
+    assert subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT)}, timeout=60).returncode == 0
+
+
+# Events
+
+
+def test_events_arrive_with_device_and_instance_and_only_from_now_on(driver):
+    fake = driver("a30")
+    fake.event(0, 0x8, 31)  # before anybody listens
+    events = fake.run("""
+        import time, os
+        import pynvml
+        from runtime.agent.devices.nvml_events import NvmlEvents
+        pynvml.nvmlInit()
+        listener = NvmlEvents(pynvml, wait_ms=20, pause_seconds=0.05)
+        listener.start()
+        while len(listener.registered) < 4:
+            time.sleep(0.01)
+        with open(os.environ["FAKE_NVML"] + ".events", "a") as file:
+            file.write("1 8 79 -1\\n3 8 94 2\\n2 2 0 -1\\n")
+        heard = []
+        while len(heard) < 3:
+            heard += listener.take()
+            time.sleep(0.01)
+        listener.stop()
+        result = [(e.code, e.device_uuid, e.xid, e.gpu_instance_id) for e in heard]
+    """)
+    assert events == [
+        ["xid", fake.uuids[1], 79, None],
+        ["xid", fake.uuids[3], 94, 2],
+        ["ecc_uncorrected", fake.uuids[2], 0, None],
+    ]
+
+
+def test_a_driver_that_fails_in_the_wait_is_told_once_and_heard_again(driver):
+    fake = driver("a30")
+    fake.say(-1, error__nvmlEventSetWait_v2=UNKNOWN)
+    codes = fake.run("""
+        import time, os
+        import pynvml
+        from runtime.agent.devices.nvml_events import NvmlEvents
+        pynvml.nvmlInit()
+        listener = NvmlEvents(pynvml, wait_ms=20, pause_seconds=0.02)
+        listener.start()
+        heard = []
+        while not heard:
+            heard += listener.take()
+            time.sleep(0.01)
+        path = os.environ["FAKE_NVML"]
+        plain = open(path).read()
+        open(path, "w").write("\\n".join(l for l in plain.splitlines() if "EventSetWait" not in l) + "\\n")
+        while len(listener.registered) < 4:
+            time.sleep(0.01)
+        while not any(e.xid for e in heard):
+            with open(path + ".events", "a") as file:
+                file.write("0 8 48 -1\\n")
+            time.sleep(0.05)
+            heard += listener.take()
+        listener.stop()
+        result = [(e.code, e.xid) for e in heard]
+    """)
+    assert [code for code, _ in codes].count("driver") == 1
+    assert ["xid", 48] in codes
+
+
+# MIG
+
+LAYOUT = """
+import pynvml
+from runtime.agent.devices.nvml import NvmlSource
+from runtime.agent.devices.nvml_mig import NvmlMig
+from runtime.agent.devices.port import MigError
+from runtime.agent.mig import carry_out
+from runtime.wire.devices import MigLayout, MigPlacement
+source, cutter = NvmlSource(), NvmlMig(pynvml)
+source.open()
+uuid = source.scan()[0].uuid
+def cut(*places):
+    placements = [MigPlacement(profile_id=profile, start=start) for profile, start in places]
+    layout = MigLayout(device_uuid=uuid, generation=1, placements=placements)
+    try:
+        carry_out(cutter, layout)
+    except MigError as exc:
+        return [exc.reason, exc.message]
+    return []
+def seen():
+    mig = source.scan()[0].mig
+    return [mig.enabled, sorted((i.profile, i.start, i.memory_slices, i.uuid[:4]) for i in mig.instances)]
+"""
+
+
+def test_a_gpu_is_cut_and_cut_again_and_found_so_by_the_next_agent(driver):
+    fake = driver("dgx-a100-80gb")
+    result = fake.run(LAYOUT + "result = [cut((9, 4), (14, 0), (19, 2), (19, 3)), seen(), cut((9, 4), (5, 0)), seen()]")
+    assert result[0] == result[2] == []
+    assert result[1] == [True, [
+        ["1g.10gb", 2, 1, "MIG-"], ["1g.10gb", 3, 1, "MIG-"], ["2g.20gb", 0, 2, "MIG-"], ["3g.40gb", 4, 4, "MIG-"],
+    ]]  # fmt: skip
+    assert result[3] == [True, [["3g.40gb", 4, 4, "MIG-"], ["4g.40gb", 0, 4, "MIG-"]]]
+    [device, *_] = fake.run(SCAN)  # another process: the driver keeps what was made
+    assert [item["profile"] for item in device["mig"]["instances"]] == ["3g.40gb", "4g.40gb"]
+    assert device["mig"]["instances"][0]["memory_bytes"] == 40192 * MIB
+    assert device["utilization"] is None  # a GPU that is cut tells none
+    assert device["remap"] is None
+    off = fake.run(LAYOUT + "result = [cut(), seen()]")
+    assert off == [[], [False, []]]
+
+
+def test_what_cannot_be_made_leaves_the_former_layout(driver):
+    fake = driver("dgx-h100")
+    assert fake.run(LAYOUT + "result = cut((14, 0), (14, 2))") == []
+    fake.say(0, refuse__9__4=23)
+    reason, message, now = fake.run(LAYOUT + "result = cut((14, 0), (19, 2), (9, 4)) + [seen()]")
+    assert reason == "NoRoom"
+    assert message.endswith("the former layout is there again")
+    assert now == [True, [["2g.20gb", 0, 2, "MIG-"], ["2g.20gb", 2, 2, "MIG-"]]]
+    # An instance without a compute instance is of no use: it does not stay.
+    fake.say(0, refuse__9__4=0, error__nvmlGpuInstanceCreateComputeInstance=UNKNOWN)
+    reason, message, now = fake.run(LAYOUT + "result = cut((14, 0), (14, 2), (9, 4)) + [seen()]")
+    assert reason == "DriverError"
+    assert now == [True, [["2g.20gb", 0, 2, "MIG-"], ["2g.20gb", 2, 2, "MIG-"]]]
+
+
+@pytest.mark.parametrize(
+    ("raw", "place", "reason"),
+    [
+        ({"mig_activation": 19}, (14, 0), "DeviceInUse"),
+        ({"mig_activation": 16}, (14, 0), "ResetRequired"),
+        ({}, (14, 1), "IllegalPlacement"),
+        ({"error__nvmlDeviceSetMigMode": NO_PERMISSION}, (14, 0), "NotPermitted"),
+    ],
+)
+def test_a_change_that_the_driver_refuses_is_told_in_its_kind(driver, raw, place, reason):
+    fake = driver("dgx-h100")
+    fake.say(0, **raw)
+    got, message, now = fake.run(LAYOUT + f"result = cut({place}) + [seen()]")
+    assert (got, now) == (reason, [False, []])
+    assert "former layout is there again" in message
+
+
+def test_a_card_without_mig_is_not_cut(driver):
+    reason, _ = driver("mixed-pcie").run(LAYOUT + "result = cut((14, 0))")
+    assert reason == "MigUnsupported"
+
+
+def test_profile_numbers_are_the_devices_own(driver):
+    """14 is two slices of seven on an H100, and one of four on an A30."""
+    big, small = driver("dgx-h100").run(SCAN)[0], None
+    small = driver("a30").run(SCAN)[0]
+    names = [next(row for row in item["mig"]["profiles"] if row["id"] == 14) for item in (big, small)]
+    assert [(row["name"], row["starts"]) for row in names] == [("2g.20gb", [0, 2, 4]), ("1g.6gb", [0, 1, 2, 3])]
