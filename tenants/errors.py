@@ -21,3 +21,13 @@ class LastOwner(errors.Conflict):
 class KeyRevoked(errors.Conflict):
     code = "key_revoked"
     title = "Key is already revoked"
+
+
+class KeyTooWide(errors.Forbidden):
+    code = "key_too_wide"
+    title = "A key gives no more than it has"
+
+
+class AddressNotAllowed(errors.Forbidden):
+    code = "address_not_allowed"
+    title = "Key is not for this address"

@@ -10,8 +10,10 @@ from django.http import HttpRequest
 
 from kernel import clock, errors, ids, scope
 from kernel.actors import Actor, ActorKind, Way
+from tenants import terms
+from tenants.errors import AddressNotAllowed
+from tenants.keys import digest_of
 from tenants.models import ApiKey, KeyScope, Member, User, UserToken
-from tenants.services import digest_of
 
 CLI_USER_AGENT = "millpond-cli/"
 _LAST_USE_RESOLUTION_SECONDS = 60
@@ -51,6 +53,7 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
     Raises:
         errors.Unauthenticated: unknown, expired or revoked.
         errors.Forbidden: an API key without the scope ``manage``.
+        AddressNotAllowed: an API key for other addresses.
     """
     public_id = ids.public_part(text)
     digest = digest_of(text)
@@ -64,7 +67,7 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
         _touch(UserToken.objects.filter(id=token.id))
         return actor_of_user(token.user, way=way, address=address, request_id=request_id)
     with scope.all_tenants():
-        key = ApiKey.objects.filter(live, public_id=public_id, digest=digest, tenant__suspended_at=None).first()
+        key = ApiKey.objects.filter(live, _is_text_of(digest), tenant__suspended_at=None).first()
         if key is None:
             raise errors.Unauthenticated("The API key is unknown, expired or revoked.", code="invalid_api_key")
         if KeyScope.MANAGE not in key.scopes:
@@ -72,6 +75,8 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
                 "This API key is for inference only; the REST API needs a key with the scope manage.",
                 code="scope_missing",
             )
+        if not terms.admits(key.allowed_addresses, address):
+            raise AddressNotAllowed("This API key may not be used from your address.")
         _touch(ApiKey.objects.filter(id=key.id))
     return Actor(
         kind=ActorKind.KEY,
@@ -82,6 +87,11 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
         address=address,
         request_id=request_id,
     )
+
+
+def _is_text_of(digest: str) -> Q:
+    """Of the key's text, or of the one before the last rotation while that is accepted."""
+    return Q(digest=digest) | Q(previous_digest=digest, previous_expires_at__gt=clock.now())
 
 
 def _touch(rows: Any) -> None:

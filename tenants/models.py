@@ -71,21 +71,74 @@ def new_salt() -> str:
     return secrets.token_hex(16)
 
 
-class Tenant(models.Model):
-    """The unit of ownership and isolation. ``prefix_salt`` keeps its prefix cache apart from everybody's."""
+class BudgetUnit(models.TextChoices):
+    """What a budget counts."""
+
+    TOKENS = "tokens", _("tokens")
+    COST = "cost", _("cost")
+
+
+class BudgetPeriod(models.TextChoices):
+    """When a budget begins anew: calendar periods in UTC; ``none`` never does."""
+
+    HOUR = "hour", _("per hour")
+    DAY = "day", _("per day")
+    WEEK = "week", _("per week")
+    MONTH = "month", _("per month")
+    NONE = "none", _("in all")
+
+
+class Criticality(models.TextChoices):
+    """Priority classes above the usual one, which a key has to be allowed to ask for."""
+
+    CRITICAL = "critical", _("critical")
+
+
+class Limited(models.Model):
+    """What gateways allow: ``None`` is unlimited. ``budget_limit`` is in tokens, or in millionths of the currency."""
+
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    max_parallel_requests = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    budget_limit = models.BigIntegerField(null=True, blank=True)
+    budget_unit = models.CharField(max_length=8, choices=BudgetUnit, default=BudgetUnit.TOKENS)
+    budget_duration = models.CharField(max_length=8, choices=BudgetPeriod, default=BudgetPeriod.MONTH)
+    budget_blocks = models.BooleanField(default=True)
+
+    class Meta:
+        abstract = True
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(budget_limit=None) | models.Q(budget_limit__gt=0), name="%(class)s_budget_positive"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(budget_unit__in=BudgetUnit.values, budget_duration__in=BudgetPeriod.values),
+                name="%(class)s_budget_known",
+            ),
+        ]
+
+
+class Tenant(Limited):
+    """The unit of ownership and isolation. ``prefix_salt`` keeps its prefix cache apart from everybody's.
+
+    ``weight`` is its share of an engine's work while others wait, beside the usual 1.
+    """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
     slug = models.CharField(max_length=40, unique=True, validators=[SLUG])
     name = models.CharField(max_length=120)
     prefix_salt = models.CharField(max_length=32, default=new_salt, editable=False)
     suspended_at = models.DateTimeField(null=True, blank=True)
-    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    max_parallel_requests = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    weight = models.FloatField(default=1.0)
     created_at = models.DateTimeField(auto_now_add=True)
 
-    class Meta:
+    class Meta(Limited.Meta):
+        abstract = False
         ordering = ["slug"]
+        constraints = [
+            *Limited.Meta.constraints,
+            models.CheckConstraint(condition=models.Q(weight__gt=0), name="tenant_weight_positive"),
+        ]
 
     def __str__(self) -> str:
         return self.slug
@@ -130,8 +183,12 @@ class KeyKind(models.TextChoices):
     PLAYGROUND = "playground", _("Playground")
 
 
-class ApiKey(models.Model):
-    """A tenant's key. Only the keyed hash is stored; the text is shown once."""
+class ApiKey(Limited):
+    """A tenant's key. Only the keyed hash is stored; the text is shown once.
+
+    After a rotation the text before is accepted until ``previous_expires_at``. ``revoked_generation`` is the route
+    table's generation from which on the key is in no table.
+    """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
 
@@ -145,20 +202,26 @@ class ApiKey(models.Model):
     scopes = ArrayField(models.CharField(max_length=16, choices=KeyScope), default=list)
     # Names as the tenant calls them: "chat", or "owner/chat" for a granted endpoint. Empty: all.
     allowed_endpoints = ArrayField(models.CharField(max_length=128), default=list, blank=True)
-    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    max_parallel_requests = models.PositiveIntegerField(null=True, blank=True)
+    # Networks in CIDR form. Empty: any.
+    allowed_addresses = ArrayField(models.CharField(max_length=43), default=list, blank=True)
+    criticalities = ArrayField(models.CharField(max_length=16, choices=Criticality), default=list, blank=True)
+    previous_digest = models.CharField(max_length=64, unique=True, null=True, blank=True)
+    previous_expires_at = models.DateTimeField(null=True, blank=True)
+    rotated_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    revoked_generation = models.BigIntegerField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
     objects = ScopedManager["ApiKey"]()
 
-    class Meta:
+    class Meta(Limited.Meta):
+        abstract = False
         ordering = ["-id"]
         constraints = [
+            *Limited.Meta.constraints,
             models.CheckConstraint(condition=~models.Q(scopes=[]), name="api_key_has_a_scope"),
             models.CheckConstraint(
                 condition=models.Q(kind=KeyKind.KEY) | models.Q(expires_at__isnull=False),

@@ -21,8 +21,10 @@ LOOPS: dict[str, float] = {
     "fleet.tasks.expire_leases": 2.0,
     "scheduling.tasks.reconcile": 2.0,
     "serving.tasks.reconcile": 2.0,
+    "rollouts.tasks.advance_all": 2.0,
     "telemetry.tasks.prune": 120.0,
     "metering.tasks.roll_up": 30.0,
+    "metering.tasks.follow_budgets": 60.0,
 }
 app.conf.beat_schedule = {
     name: {"task": name, "schedule": schedule(seconds), "options": {"expires": max(seconds, 2.0)}}

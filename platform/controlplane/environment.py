@@ -31,6 +31,7 @@ class Environment:
     secret_key: str
     key_pepper: bytes
     language: str
+    currency: str
 
 
 def _secret_file(home: Path, name: str) -> str:
@@ -64,6 +65,9 @@ def read() -> Environment:
         pepper_bytes = bytes.fromhex(pepper)
     except ValueError:
         raise ImproperlyConfigured("MILLPOND_KEY_PEPPER is hexadecimal, 64 digits") from None
+    currency = env.get("MILLPOND_CURRENCY", "USD")
+    if len(currency) != 3 or not (currency.isascii() and currency.isalpha() and currency.isupper()):
+        raise ImproperlyConfigured("MILLPOND_CURRENCY is a code of three capital letters, like USD, EUR or CNY")
     hosts = env.get("MILLPOND_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
     return Environment(
         home=home,
@@ -78,6 +82,7 @@ def read() -> Environment:
         secret_key=env.get("MILLPOND_SECRET_KEY") or _secret_file(home, "secret_key"),
         key_pepper=pepper_bytes,
         language=env.get("MILLPOND_LANGUAGE", "en"),
+        currency=currency,
     )
 
 

@@ -27,6 +27,7 @@ FIRST_PARTY_APPS = [
     "quotas",
     "serving",
     "scheduling",
+    "rollouts",
     "dispatch",
     "metering",
     "console",
@@ -214,10 +215,13 @@ UPLOAD_MAX_FILES_PER_VERSION = 1000
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024**2
 NODE_REPORT_INTERVAL_SECONDS = 2.0
 NODE_LEASE_SECONDS = 20.0
+NODE_REPORTS_PER_SECOND = 100.0  # of all nodes together; the interval grows with the fleet
 GATEWAY_REPORT_INTERVAL_SECONDS = 2.0
 # What a tenant may hold until a platform admin says otherwise; -1 is unlimited.
 QUOTA_DEFAULT_HBM_BYTES = 320 * 1024**3
 QUOTA_DEFAULT_REPLICAS = 32
 QUOTA_DEFAULT_STORAGE_BYTES = 1024**4
+# What prices, costs and budgets are counted in. Changing it converts nothing that is booked.
+CURRENCY = ENV.currency
 METERING_RECORD_DAYS = 90
 METERING_HOUR_DAYS = 800

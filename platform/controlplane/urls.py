@@ -12,6 +12,7 @@ api = [
     path("", include("quotas.api.urls")),
     path("", include("serving.api.urls")),
     path("", include("scheduling.api.urls")),
+    path("", include("rollouts.api.urls")),
     path("", include("metering.api.urls")),
     path("", include("dispatch.api.urls")),
 ]
@@ -31,7 +32,6 @@ urlpatterns = [
         SpectacularRedocView.as_view(url_name="schema", authentication_classes=[], permission_classes=[]),
         name="redoc",
     ),
-    path("internal/v1/", include("metering.api.internal_urls")),
     path("internal/v1/", include("dispatch.api.internal_urls")),
     path("", include("console.urls")),
 ]

@@ -83,6 +83,11 @@ def engine_config(config: ServingConfig) -> EngineConfig:
         kv_cache_bytes=config.kv_cache_bytes,
         enable_prefix_cache=config.enable_prefix_cache,
         num_threads=config.num_threads,
+        tenant_kv_share=config.tenant_kv_share,
+        queue_timeout_seconds=config.queue_timeout_seconds,
+        sleep_after_seconds=config.sleep_after_seconds,
+        kv_dtype=config.kv_dtype,
+        offload_layers=config.offload_layers,
         watermarks=Watermarks(low=config.watermark_low, high=config.watermark_high, critical=config.watermark_critical),
     )
 

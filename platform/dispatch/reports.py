@@ -1,9 +1,9 @@
 """A node's report, applied: the node and its devices by fleet, its replicas by serving, in one transaction."""
 
-from django.conf import settings
 from django.db import transaction
 
 from dispatch import translate
+from fleet import pacing
 from fleet.changes import Changes
 from fleet.joining import actor_of_node
 from fleet.models import Node
@@ -17,7 +17,7 @@ from serving.observing import observe_replicas
 @retry_on_conflict
 def apply_report(node: Node, report: NodeReport, *, address: str = "") -> ReportReply:
     """Apply ``report`` unless a newer one was applied before; return what the agent should know."""
-    changes = Changes()
+    changes, asked = Changes(), pacing.current()
     with transaction.atomic():
         observed = observe(node.id, translate.node_facts(report), changes)
         if observed.fresh:
@@ -31,6 +31,6 @@ def apply_report(node: Node, report: NodeReport, *, address: str = "") -> Report
             changes.announce()
     return ReportReply(
         generation=generations.current(generations.of_node(node.id)),
-        interval_seconds=settings.NODE_REPORT_INTERVAL_SECONDS,
-        lease_seconds=settings.NODE_LEASE_SECONDS,
+        interval_seconds=asked.interval_seconds,
+        lease_seconds=asked.lease_seconds,
     )

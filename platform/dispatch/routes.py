@@ -1,21 +1,36 @@
 """The table that gateways serve from, from the rows, in one consistent read."""
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 
 from django.conf import settings
-from django.db.models import Prefetch
+from django.db.models import Exists, OuterRef, Prefetch
 
 from dispatch import consistent
+from fleet.models import Partition
 from fleet.states import ALIVE
 from kernel import clock, scope
 from ledger import generations
-from runtime.wire.routes import EndpointEntry, KeyEntry, RateLimits, ReplicaRoute, RouteTable, TenantEntry, Variant
+from metering import budgets, prices
+from runtime.wire.reports import Phase
+from runtime.wire.routes import (
+    Budget,
+    EndpointEntry,
+    KeyEntry,
+    RateLimits,
+    ReplicaRoute,
+    RouteTable,
+    Slo,
+    TenantEntry,
+    TokenPrice,
+    Variant,
+)
 from serving import selectors
 from serving.conditions import for_callers
-from serving.models import Deployment, Endpoint, Grant, Replica
-from serving.states import SERVING, DeploymentState, ReplicaState
-from tenants.models import ApiKey, Tenant
+from serving.models import Deployment, Endpoint, Grant, Replica, Sticky
+from serving.states import SERVING, STARTING, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
+from tenants.models import ApiKey, BudgetPeriod, Tenant
 from tenants.selectors import live_inference_keys
 
 
@@ -26,9 +41,12 @@ def read_table() -> RouteTable:
         owners = list(Tenant.objects.order_by("id"))
         found = _endpoints()
         called = called_names(found, owners)
-        tenants = [_tenant(row) for row in owners]
-        keys = [_key(row, called) for row in live_inference_keys().order_by("id")]
-        endpoints = [_endpoint(row) for row in found]
+        live_keys = list(live_inference_keys().order_by("id"))
+        spent = _budgets([*owners, *live_keys])
+        price_list = prices.current()
+        tenants = [_tenant(row, spent) for row in owners]
+        keys = [_key(row, called, spent) for row in live_keys]
+        endpoints = [_endpoint(row, price_list) for row in found]
     return RouteTable(
         generation=generation,
         issued_at=clock.now().timestamp(),
@@ -41,9 +59,11 @@ def read_table() -> RouteTable:
 
 
 def _endpoints() -> list[Endpoint]:
+    on_dead_device = Partition.objects.filter(replica_id=OuterRef("id"), device__dead=True)
     live = (
         Replica.objects.select_related("node")
         .exclude(state=ReplicaState.STOPPED)
+        .filter(~Exists(on_dead_device))
         .defer("log_tail", "ledger", "stats", "explanation")
         .order_by("id")
     )
@@ -52,7 +72,7 @@ def _endpoints() -> list[Endpoint]:
         .order_by("id")
         .prefetch_related(Prefetch("replicas", live))
     )
-    grants = Grant.objects.order_by("id")
+    grants = Grant.objects.exclude(tenant=None).order_by("id")
     return list(
         Endpoint.objects.prefetch_related(Prefetch("deployments", deployments), Prefetch("grants", grants)).order_by(
             "id"
@@ -60,13 +80,32 @@ def _endpoints() -> list[Endpoint]:
     )
 
 
-def _tenant(row: Tenant) -> TenantEntry:
+def _budgets(rows: Sequence[Tenant | ApiKey]) -> dict[uuid.UUID, Budget]:
+    """The budget of each row that has one, with what the books hold of its period."""
+    subjects = budgets.subjects_of(rows, clock.now())
+    used = budgets.used(subjects)
+    return {
+        one.id: Budget(
+            limit=one.budget.limit,
+            unit=one.budget.unit,
+            period="" if one.budget.duration == BudgetPeriod.NONE else one.budget.duration,
+            period_start=one.start.timestamp(),
+            used=used[one.id],
+            blocks=one.budget.blocks,
+        )
+        for one in subjects
+    }
+
+
+def _tenant(row: Tenant, spent: Mapping[uuid.UUID, Budget]) -> TenantEntry:
     return TenantEntry(
         id=str(row.id),
         slug=row.slug,
         prefix_salt=row.prefix_salt,
         active=row.suspended_at is None,
         limits=_limits(row),
+        weight=row.weight,
+        budget=spent.get(row.id),
     )
 
 
@@ -76,12 +115,14 @@ def called_names(endpoints: Sequence[Endpoint], tenants: Sequence[Tenant]) -> di
     names = {(row.tenant_id, row.name): str(row.id) for row in endpoints}
     for row in endpoints:
         for grant in row.grants.all():
-            names[(grant.tenant_id, f"{slugs[row.tenant_id]}/{row.name}")] = str(row.id)
+            if grant.tenant_id is not None:
+                names[(grant.tenant_id, f"{slugs[row.tenant_id]}/{row.name}")] = str(row.id)
     return names
 
 
-def _key(row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str]) -> KeyEntry:
+def _key(row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str], spent: Mapping[uuid.UUID, Budget]) -> KeyEntry:
     """A name that stands for nothing now is passed on as it is: it matches no endpoint, and the list stays a limit."""
+    overlap = row.previous_expires_at.timestamp() if row.previous_digest and row.previous_expires_at else 0.0
     return KeyEntry(
         id=str(row.id),
         digest=row.digest,
@@ -90,6 +131,11 @@ def _key(row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str]) -> KeyEntry:
         allowed_endpoints=[called.get((row.tenant_id, name), name) for name in row.allowed_endpoints],
         limits=_limits(row),
         kind=row.kind,
+        previous_digest=row.previous_digest or "",
+        previous_expires_at=overlap,
+        allowed_addresses=list(row.allowed_addresses),
+        criticalities=list(row.criticalities),
+        budget=spent.get(row.id),
     )
 
 
@@ -101,7 +147,7 @@ def _limits(row: Tenant | ApiKey) -> RateLimits:
     )
 
 
-def _endpoint(row: Endpoint) -> EndpointEntry:
+def _endpoint(row: Endpoint, price_list: prices.PriceList) -> EndpointEntry:
     running = [item for item in row.deployments.all() if item.state == DeploymentState.RUNNING]
     variants = [_variant(deployment) for deployment in running]
     answering = any(variant.replicas for variant in variants)
@@ -114,29 +160,46 @@ def _endpoint(row: Endpoint) -> EndpointEntry:
         max_model_len=min((_max_model_len(deployment) for deployment in running), default=0),
         variants=variants,
         state="" if answering else for_callers(selectors.endpoint_health(row)).sentence,
+        sticky="" if row.sticky == Sticky.NONE else row.sticky,
+        slo=Slo(**{name: row.slo.get(name) for name in Slo.__struct_fields__}),
+        price=TokenPrice(**dataclasses.asdict(price_list.of(row.id))),
     )
 
 
 def _variant(deployment: Deployment) -> Variant:
+    replicas = list(deployment.replicas.all())
     return Variant(
         deployment_id=str(deployment.id),
         revision_id=str(deployment.revision_id),
         version=deployment.revision.version.number,
         weight=deployment.weight,
-        replicas=routable(list(deployment.replicas.all())),
+        replicas=routable(replicas),
+        coming=min(sum(map(_is_coming, replicas)), deployment.desired_replicas),
     )
 
 
+def _is_coming(row: Replica) -> bool:
+    """Starting, or asking for a place that was not refused: one that no device can take is not worth waiting for."""
+    return row.state in STARTING or (row.state == ReplicaState.PENDING and row.reason == WAITING_FOR_PLACEMENT)
+
+
 def routable(replicas: Sequence[Replica]) -> list[ReplicaRoute]:
-    """The replicas that may get traffic: ready ones on nodes that answer; degraded ones when there is no ready one."""
+    """The replicas that may get traffic: ready or sleeping, on nodes that answer; degraded ones when there is none."""
     reachable = [
         row
         for row in replicas
         if row.state in SERVING and row.address and row.node is not None and row.node.state in ALIVE
     ]
-    chosen = [row for row in reachable if row.state == ReplicaState.READY] or reachable
+    chosen = [row for row in reachable if row.state != ReplicaState.DEGRADED] or reachable
     return [
-        ReplicaRoute(replica_id=str(row.id), generation=row.generation, url=row.address, token=row.token)
+        ReplicaRoute(
+            replica_id=str(row.id),
+            generation=row.generation,
+            url=row.address,
+            token=row.token,
+            node_id=str(row.node_id),
+            asleep=row.state == Phase.ASLEEP,
+        )
         for row in chosen
     ]
 

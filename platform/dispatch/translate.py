@@ -2,14 +2,22 @@
 
 import math
 import uuid
+from typing import Any
 
-from fleet.facts import DeviceFacts, HostFacts, NodeFacts
+import msgspec
+
+from fleet.facts import DeviceFacts, HealthFacts, HostFacts, NodeFacts
 from runtime.wire import codec
-from runtime.wire.devices import DeviceReport
+from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact
 from runtime.wire.reports import NodeReport, ReplicaReport
 from serving.observing import Observation
 
 MAX_REPLICAS_PER_NODE = 512
+MAX_HEALTH_FACTS = 512
+_KEPT = (
+    "architecture", "serial", "numa_node", "nvlink", "paths", "ecc", "remap", "throttle", "recovery_action",
+    "problem",
+)  # fmt: skip
 
 
 def node_facts(report: NodeReport) -> NodeFacts:
@@ -33,6 +41,8 @@ def node_facts(report: NodeReport) -> NodeFacts:
         ),
         devices=tuple(_device(device) for device in report.devices),
         stored_sha256=frozenset(digest for digest in report.stored_sha256 if len(digest) == 64),
+        health=tuple(_health(fact) for fact in report.health[:MAX_HEALTH_FACTS]),
+        health_dropped=max(report.health_dropped, 0),
     )
 
 
@@ -57,6 +67,36 @@ def _device(device: DeviceReport) -> DeviceFacts:
         power_w=_number(device.power_w),
         power_limit_w=_number(device.power_limit_w),
         problem=device.problem,
+        stand_in=device.stand_in,
+        more=_more(device),
+    )
+
+
+def _more(device: DeviceReport) -> dict[str, Any]:
+    """What is kept as it came; what drifts is left out, so that the row is written when something has changed."""
+    plain = _plain(device) or {}
+    kept = {name: plain[name] for name in _KEPT if plain.get(name)}
+    if device.mig is not None:
+        instances = [msgspec.structs.replace(each, memory_used_bytes=0) for each in device.mig.instances]
+        kept["mig"] = _plain(msgspec.structs.replace(device.mig, instances=instances))
+    return kept
+
+
+def _health(fact: HealthFact) -> HealthFacts:
+    """A device that its driver calls lost is lost; one that merely could not be read may be well."""
+    code = fact.code.value
+    if fact.code is HealthCode.LOST and fact.message != OFF_THE_BUS:
+        code = "unreadable"
+    return HealthFacts(
+        sequence=fact.sequence,
+        code=code,
+        at=_number(fact.at) or 0.0,
+        device_uuid=fact.device_uuid,
+        message=fact.message[:500],
+        xid=fact.xid,
+        count=max(fact.count, 0),
+        active=fact.active,
+        gpu_instance_id=fact.gpu_instance_id,
     )
 
 
@@ -81,7 +121,7 @@ def _replica(replica: ReplicaReport) -> Observation | None:
     )
 
 
-def _plain(message: object) -> dict[str, object] | None:
+def _plain(message: object) -> dict[str, Any] | None:
     if message is None:
         return None
     plain = codec.to_plain(message)  # type: ignore[arg-type]

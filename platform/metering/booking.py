@@ -14,10 +14,11 @@ from django.db import connection, transaction
 from kernel import clock
 from kernel.conflicts import retry_on_conflict
 from ledger import hints
-from metering import reading
+from metering import prices, reading
 from metering.models import UnbookedRecord
 from runtime.wire import codec
 from runtime.wire import usage as wire
+from telemetry import outcomes
 from tenants import identity
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ _COLUMNS: Final = {
     "prompt_tokens": "bigint",
     "cached_tokens": "bigint",
     "completion_tokens": "bigint",
+    "cost": "numeric",
     "billable": "boolean",
 }
 
@@ -56,6 +58,7 @@ SUMS: Final = """
     coalesce(sum(prompt_tokens) FILTER (WHERE billable), 0),
     coalesce(sum(cached_tokens) FILTER (WHERE billable), 0),
     coalesce(sum(completion_tokens) FILTER (WHERE billable), 0),
+    coalesce(sum(cost) FILTER (WHERE billable), 0),
     sum(duration_ms)
 """
 GROUP_COLUMNS: Final = "tenant_id, hour, owner_tenant_id, key_id, endpoint_id, revision_id"
@@ -67,6 +70,7 @@ SUM_COLUMNS: Final = (
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
+    "cost",
     "duration_ms",
 )
 
@@ -88,7 +92,8 @@ _BOOK: Final = f"""
         SET {", ".join(f"{name} = metering_usagehour.{name} + EXCLUDED.{name}" for name in SUM_COLUMNS)}
         RETURNING tenant_id
     )
-    SELECT (SELECT count(*) FROM fresh), coalesce((SELECT array_agg(DISTINCT tenant_id) FROM summed), '{{}}')
+    SELECT coalesce((SELECT array_agg(id) FROM fresh), '{{}}'),
+        coalesce((SELECT array_agg(DISTINCT tenant_id) FROM summed), '{{}}')
 """  # noqa: S608  (column names of this module, no input)
 
 
@@ -110,9 +115,10 @@ def book(*, gateway_id: uuid.UUID, records: Sequence[wire.UsageRecord]) -> Booke
     now = clock.now()
     rows: list[dict[str, Any]] = []
     refused: list[UnbookedRecord] = []
+    charged = prices.current()
     for record in records:
         try:
-            rows.append(reading.row_of(record, now=now))
+            rows.append(reading.row_of(record, now=now, prices=charged))
         except reading.Unbookable as exc:
             refused.append(_unbooked(record, str(exc), gateway_id))
     accepted = _keep(rows, refused, gateway_id)
@@ -141,10 +147,12 @@ def _write(rows: list[dict[str, Any]], gateway_id: uuid.UUID) -> int:
             "now": clock.now(),
         }
         cursor.execute(_BOOK, parameters)
-        accepted, tenants = cursor.fetchone()
+        fresh, tenants = cursor.fetchone()
     for tenant_id in tenants:
         hints.push_on_commit(hints.tenant_topic(tenant_id), {"what": "usage"})
-    return int(accepted)
+    by_id = {row["id"]: row for row in reversed(rows)}  # of one that came twice, the first
+    outcomes.write([ended for key in fresh if (ended := reading.ended_of(by_id[key])) is not None])
+    return len(fresh)
 
 
 def _latest(rows: list[dict[str, Any]]) -> dict[uuid.UUID, datetime.datetime]:

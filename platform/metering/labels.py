@@ -1,7 +1,7 @@
 """Names for the ids in the books, as the asking tenant may see them. What is gone keeps a name that says so."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from catalog.models import Revision
 from kernel import scope
@@ -47,20 +47,37 @@ def endpoints(tenant: Tenant, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Label
     return found
 
 
-def models(tenant: Tenant, pairs: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> dict[tuple[uuid.UUID, uuid.UUID], Label]:
+Pair = tuple[uuid.UUID, uuid.UUID]
+
+
+def models(tenant: Tenant, pairs: Iterable[Pair]) -> dict[Pair, Label]:
     """Id and name of the model behind each (revision, endpoint).
 
     What another tenant serves is named by its endpoint: which model that is, is the owner's business.
     """
-    wanted = set(pairs)
+    return _behind(tenant, set(pairs), lambda row: (str(row.model_id), row.model.name))
+
+
+def revisions(tenant: Tenant, pairs: Iterable[Pair]) -> dict[Pair, Label]:
+    """Id and name (model, version number, end of the id) of each (revision, endpoint); others' as in :func:`models`."""
+    return _behind(
+        tenant,
+        set(pairs),
+        lambda row: (str(row.id), f"{row.model.name} v{row.version.number} · {row.id.hex[-6:]}"),
+    )
+
+
+def _behind(tenant: Tenant, wanted: set[Pair], label: Callable[[Revision], Label]) -> dict[Pair, Label]:
     with scope.tenant(tenant.id):
-        revisions = Revision.objects.select_related("model").filter(id__in={revision for revision, _ in wanted})
+        revisions = Revision.objects.select_related("model", "version").filter(
+            id__in={revision for revision, _ in wanted}
+        )
         own = {row.id: row for row in revisions}
     names = endpoints(tenant, {endpoint for _, endpoint in wanted})
-    found: dict[tuple[uuid.UUID, uuid.UUID], Label] = {}
+    found: dict[Pair, Label] = {}
     for revision, endpoint in wanted:
         row = own.get(revision)
-        found[revision, endpoint] = names[endpoint] if row is None else (str(row.model_id), row.model.name)
+        found[revision, endpoint] = names[endpoint] if row is None else label(row)
     return found
 
 

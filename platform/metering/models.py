@@ -25,7 +25,8 @@ class Outcome(models.TextChoices):
 class UsageRecord(models.Model):
     """One request, as a gateway journalled it. ``id`` is the gateway's: the same record twice is one row.
 
-    ``tenant_id`` is the caller, who pays; ``owner_tenant_id`` owns the endpoint. Durations are milliseconds.
+    ``tenant_id`` is the caller, who pays; ``owner_tenant_id`` owns the endpoint. Durations are milliseconds. ``cost``
+    is in millionths of the currency (exact: six more places), at the prices of the moment of booking.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -50,6 +51,7 @@ class UsageRecord(models.Model):
     prompt_tokens = models.BigIntegerField()
     cached_tokens = models.BigIntegerField()
     completion_tokens = models.BigIntegerField()
+    cost = models.DecimalField(max_digits=30, decimal_places=6, default=0)
     billable = models.BooleanField()
 
     objects = ScopedManager["UsageRecord"]()
@@ -93,6 +95,7 @@ class UsageHour(models.Model):
     prompt_tokens = models.BigIntegerField(default=0)
     cached_tokens = models.BigIntegerField(default=0)
     completion_tokens = models.BigIntegerField(default=0)
+    cost = models.DecimalField(max_digits=30, decimal_places=6, default=0)
     duration_ms = models.FloatField(default=0.0)
 
     objects = ScopedManager["UsageHour"]()
@@ -108,6 +111,47 @@ class UsageHour(models.Model):
 
     def __str__(self) -> str:
         return f"usage of {self.tenant_id} at {self.hour:%Y-%m-%dT%HZ}"
+
+
+class Price(models.Model):
+    """Millionths of the currency for one million tokens of each kind; the row without an endpoint is for all others."""
+
+    id = models.BigAutoField(primary_key=True)
+    endpoint_id = models.UUIDField(null=True)
+    prompt = models.BigIntegerField(default=0)
+    cached = models.BigIntegerField(default=0)
+    completion = models.BigIntegerField(default=0)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["endpoint_id"], nulls_distinct=False, name="price_once_per_endpoint_and_default"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(prompt__gte=0, cached__gte=0, completion__gte=0), name="price_not_negative"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"price of {self.endpoint_id or 'every other endpoint'}"
+
+
+class BudgetUse(models.Model):
+    """What the books hold of one budget in its current period: tokens, or millionths of the currency.
+
+    ``subject_id`` is the key's or the tenant's. A row of another period or unit than the budget's stands for nothing.
+    """
+
+    subject_id = models.UUIDField(primary_key=True)
+    tenant_id = models.UUIDField()
+    unit = models.CharField(max_length=8)
+    period_start = models.DateTimeField()
+    used = models.BigIntegerField()
+    counted_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.used} {self.unit} of {self.subject_id}"
 
 
 class UnbookedRecord(models.Model):

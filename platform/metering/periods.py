@@ -5,8 +5,11 @@ import enum
 from typing import Final
 
 from kernel import errors
+from tenants.models import BudgetPeriod
 
 HOUR: Final = datetime.timedelta(hours=1)
+DAY: Final = datetime.timedelta(days=1)
+BEGINNING: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 DEFAULT_LENGTH: Final = datetime.timedelta(days=7)
 LONGEST: Final = datetime.timedelta(days=800)
 LONGEST_BY_HOUR: Final = datetime.timedelta(days=62)
@@ -18,6 +21,7 @@ class GroupBy(enum.StrEnum):
     KEY = "key"
     ENDPOINT = "endpoint"
     MODEL = "model"
+    REVISION = "revision"
     HOUR = "hour"
     DAY = "day"
     CALLER = "caller"
@@ -54,3 +58,22 @@ def whole_hours(
             f"The period is longer than {longest.days} days; ask for less, or group by day.", data={"field": "from"}
         )
     return first, last
+
+
+def budget_period(duration: str, now: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime | None]:
+    """The calendar period (UTC; weeks begin on Monday) that ``now`` lies in; without an end where there is none."""
+    hour = hour_of(now)
+    day = hour.replace(hour=0)
+    match duration:
+        case BudgetPeriod.HOUR:
+            return hour, hour + HOUR
+        case BudgetPeriod.DAY:
+            return day, day + DAY
+        case BudgetPeriod.WEEK:
+            monday = day - day.weekday() * DAY
+            return monday, monday + 7 * DAY
+        case BudgetPeriod.MONTH:
+            first = day.replace(day=1)
+            return first, (first + 31 * DAY).replace(day=1)
+        case _:
+            return BEGINNING, None

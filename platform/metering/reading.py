@@ -3,10 +3,14 @@
 import datetime
 import math
 import uuid
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from metering.models import NOBODY, Outcome
+from metering.prices import PriceList
 from runtime.wire import usage as wire
+from telemetry.outcomes import Ended
 
 MAX_TOKENS: Final = 2**53
 MAX_CLOCK_AHEAD: Final = datetime.timedelta(days=1)
@@ -26,8 +30,8 @@ class Unbookable(ValueError):
     """The record makes no sense; the text says why."""
 
 
-def row_of(record: wire.UsageRecord, *, now: datetime.datetime) -> dict[str, Any]:
-    """The columns of ``record`` as JSON scalars (UUIDs and times as text).
+def row_of(record: wire.UsageRecord, *, now: datetime.datetime, prices: PriceList) -> dict[str, Any]:
+    """The columns of ``record`` as JSON scalars (UUIDs, times and cost as text).
 
     Raises:
         Unbookable: an id, a time, a duration or a count that cannot be true.
@@ -54,7 +58,35 @@ def row_of(record: wire.UsageRecord, *, now: datetime.datetime) -> dict[str, Any
     for name in _REFERENCES:
         text = getattr(record, name)
         row[name] = str(_uuid(text, name) if text else NOBODY)
+    row["cost"] = str(_cost(row, prices) if record.billable else 0)
     return row
+
+
+def ended_of(row: Mapping[str, Any]) -> Ended | None:
+    """What a row tells about the deployment that answered; ``None`` where it tells nothing.
+
+    A request that no deployment took, one that its caller left, and one that was refused (4xx) say nothing about how
+    well a revision serves. A server's own failure does, whatever is billed.
+    """
+    status, outcome = int(row["status"]), row["outcome"]
+    if row["deployment_id"] == str(NOBODY) or outcome == Outcome.ABORTED or 400 <= status < 500:
+        return None
+    return Ended(
+        deployment_id=uuid.UUID(row["deployment_id"]),
+        started_at=datetime.datetime.fromisoformat(row["started_at"]),
+        failed=outcome == Outcome.ERROR or status >= 500,
+        duration_ms=float(row["duration_ms"]),
+        ttft_ms=row["ttft_ms"],
+        completion_tokens=int(row["completion_tokens"]),
+    )
+
+
+def _cost(row: dict[str, Any], prices: PriceList) -> Decimal:
+    return prices.of(uuid.UUID(row["endpoint_id"])).cost(
+        prompt_tokens=row["prompt_tokens"],
+        cached_tokens=row["cached_tokens"],
+        completion_tokens=row["completion_tokens"],
+    )
 
 
 def _text(value: str, name: str, longest: int) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import uuid
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, Final
 
 from django.db.models import F, QuerySet, Sum
@@ -18,12 +19,15 @@ from metering.models import UsageHour
 from metering.periods import GroupBy
 from tenants.models import Tenant
 
-SUMS: Final = ("requests", "errors", "aborted", "prompt_tokens", "cached_tokens", "completion_tokens")
+SUMS: Final = ("requests", "errors", "aborted", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
 
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """What was used. Tokens are those that are charged; ``cached_tokens`` is the part of the prompt from a cache."""
+    """What was used. Tokens are those that are charged; ``cached_tokens`` is the part of the prompt from a cache.
+
+    ``cost`` is in millionths of the currency.
+    """
 
     requests: int = 0
     errors: int = 0
@@ -31,6 +35,7 @@ class Sums:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    cost: Decimal = Decimal(0)
 
     def plus(self, other: "Sums") -> "Sums":
         """Both together."""
@@ -69,7 +74,7 @@ def totals(rows: Iterable[UsageRow]) -> Sums:
 def total_used(tenant: Tenant, start: datetime.datetime, end: datetime.datetime) -> Sums:
     """What ``tenant`` used as a caller from ``start`` to ``end``."""
     found = _hours(start, end).filter(tenant_id=tenant.id).aggregate(**_sum_fields())
-    return Sums(**{name: found[name] or 0 for name in SUMS})
+    return _sums({name: found[name] or 0 for name in SUMS})
 
 
 def today_by_key(tenant: Tenant) -> dict[uuid.UUID, Sums]:
@@ -98,7 +103,8 @@ def _own(tenant: Tenant, group_by: GroupBy, start: datetime.datetime, end: datet
         case _:
             found = _grouped(hours, "revision_id", "endpoint_id")
             pairs = [((row["revision_id"], row["endpoint_id"]), _sums(row)) for row in found]
-            names_of = labels.models(tenant, [pair for pair, _ in pairs])
+            naming = labels.revisions if group_by is GroupBy.REVISION else labels.models
+            names_of = naming(tenant, [pair for pair, _ in pairs])
             return _merged((*names_of[pair], sums) for pair, sums in pairs)
 
 
@@ -125,7 +131,7 @@ def _sum_fields() -> dict[str, Any]:
 
 
 def _sums(row: dict[str, Any]) -> Sums:
-    return Sums(**{name: int(row[name]) for name in SUMS})
+    return Sums(**{name: int(row[name]) for name in SUMS[:-1]}, cost=Decimal(row["cost"]))
 
 
 def _merged(rows: Iterable[tuple[str, str, Sums]]) -> list[UsageRow]:

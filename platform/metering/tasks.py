@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from metering import books
+from metering import books, budgets
 
 HOURS_PER_CALL = 4
 
@@ -14,3 +14,9 @@ def roll_up() -> None:
         if books.recount_next() is None:
             break
     books.prune()
+
+
+@shared_task(name="metering.tasks.follow_budgets")
+def follow_budgets() -> None:
+    """Count what budgets have used; the route table moves when any of it has changed."""
+    budgets.refresh()

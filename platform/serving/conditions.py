@@ -67,7 +67,7 @@ def health(state: str, desired: int, generation: int, replicas: Sequence[Facts])
     """Derive everything that is shown about a deployment. Stopped replicas do not matter."""
     live = [replica for replica in replicas if replica.state != _R.STOPPED]
     count = {value: sum(1 for replica in live if replica.state == value) for value in _R}
-    ready = count[_R.READY] + count[_R.DEGRADED]
+    ready = count[_R.READY] + count[_R.DEGRADED] + count[_R.ASLEEP]
     word, sentence = _word(state, desired, ready, live, count)
     bad = [replica for replica in live if replica.state in (_R.FAILED, _R.UNREACHABLE, _R.DEGRADED)]
     refused = [replica for replica in live if replica.state == _R.PENDING and replica.reason == "QuotaExceeded"]
@@ -129,6 +129,9 @@ def _word(
                 "degraded",
                 f"{count[_R.DEGRADED]} of {counted(ready, 'replica')} in trouble: {_first(live, _R.DEGRADED)}",
             )
+        if count[_R.ASLEEP]:
+            asleep = f"{count[_R.ASLEEP]} of them asleep until the next request"
+            return "ready", f"{ready} of {counted(desired, 'replica')} ready, {asleep}."
         return "ready", f"{ready} of {counted(desired, 'replica')} ready."
     if ready:
         if trouble := count[_R.FAILED] + count[_R.UNREACHABLE]:

@@ -23,8 +23,17 @@ MAX_WEIGHT = 1000
 MAX_DRAIN_SECONDS = 3600
 
 
+class Sticky(models.TextChoices):
+    """What keeps a caller on one variant of an endpoint: nothing, its key, the body's ``user``, or a header."""
+
+    NONE = "none", _("nothing: every request is drawn anew")
+    KEY = "key", _("the key")
+    USER = "user", _("the user named in the request")
+    HEADER = "header", _("the header x-millpond-sticky")
+
+
 class Endpoint(models.Model):
-    """A name that clients call. ``slo`` holds ``ttft_p95_ms``, ``itl_p95_ms``, ``latency_p95_ms``, ``error_rate``."""
+    """A name that clients call. ``slo`` holds ``ttft_p95_ms``, ``itl_p95_ms``, ``e2e_p95_ms``, ``error_rate``."""
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
 
@@ -32,24 +41,33 @@ class Endpoint(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="endpoints")
     name = models.CharField(max_length=80, validators=[ENDPOINT_NAME])
     slo = models.JSONField(default=dict)
+    sticky = models.CharField(max_length=8, choices=Sticky, default=Sticky.NONE)
     created_at = models.DateTimeField()
 
     objects = ScopedManager["Endpoint"]()
 
     class Meta:
         ordering = ["name"]
-        constraints = [models.UniqueConstraint(fields=["tenant", "name"], name="endpoint_name_per_tenant")]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "name"], name="endpoint_name_per_tenant"),
+            models.CheckConstraint(condition=Q(sticky__in=Sticky.values), name="endpoint_sticky_known"),
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
 class Grant(models.Model):
-    """The owner of an endpoint lets ``tenant`` call it, as ``owner/name``. Seen by both."""
+    """The owner of an endpoint lets the tenant of this name call it, as ``owner/name``. Seen by both.
+
+    ``tenant`` is empty while no tenant has the name: an owner is told the same either way, and so learns nothing about
+    who else is here. It is filled in when such a tenant is made.
+    """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="grants")
-    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="grants_received")
+    tenant = models.ForeignKey(Tenant, null=True, on_delete=models.CASCADE, related_name="grants_received")
+    tenant_slug = models.CharField(max_length=40)
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=254)
 
@@ -58,7 +76,7 @@ class Grant(models.Model):
 
     class Meta:
         ordering = ["-id"]
-        constraints = [models.UniqueConstraint(fields=["endpoint", "tenant"], name="grant_once")]
+        constraints = [models.UniqueConstraint(fields=["endpoint", "tenant_slug"], name="grant_once_per_name")]
 
     def __str__(self) -> str:
         return f"{self.endpoint_id} to {self.tenant_id}"

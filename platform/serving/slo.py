@@ -9,7 +9,7 @@ from kernel import errors
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "ttft_p95_ms": (1, 600_000),
     "itl_p95_ms": (1, 60_000),
-    "latency_p95_ms": (1, 3_600_000),
+    "e2e_p95_ms": (1, 3_600_000),
     "error_rate": (0, 1),
 }
 

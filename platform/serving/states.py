@@ -29,10 +29,11 @@ DEPLOYMENT: Final[Transitions[DeploymentState]] = Transitions(
 class ReplicaState(models.TextChoices):
     """Where a replica is.
 
-    pending → assigned: scheduling. assigned … ready ⇄ degraded, → failed: reports of its node, which may also go back
-    (an engine that the agent has started again is fetching once more). any → draining: the serving loop, a person, or
-    the node. draining → stopped: the node reported it gone. failed → pending, on a new generation: the serving loop,
-    after the node gave it up. placed → unreachable: the serving loop, when the node is lost; back: the node's report.
+    pending → assigned: scheduling. assigned … ready ⇄ degraded, ready ⇄ asleep, → failed: reports of its node, which
+    may also go back (an engine that the agent has started again is fetching once more). any → draining: the serving
+    loop, a person, or the node. draining → stopped: the node reported it gone. failed → pending, on a new generation:
+    the serving loop, after the node gave it up. placed → unreachable: the serving loop, when the node is lost; back:
+    the node's report.
     """
 
     PENDING = "pending", _("Pending")
@@ -42,6 +43,7 @@ class ReplicaState(models.TextChoices):
     WARMING = "warming", _("Warming")
     READY = "ready", _("Ready")
     DEGRADED = "degraded", _("Degraded")
+    ASLEEP = "asleep", _("Asleep")
     DRAINING = "draining", _("Draining")
     STOPPED = "stopped", _("Stopped")
     FAILED = "failed", _("Failed")
@@ -50,7 +52,7 @@ class ReplicaState(models.TextChoices):
 
 _R = ReplicaState
 #: States that a node's report can put a running replica in.
-OBSERVED: Final = frozenset({_R.FETCHING, _R.LOADING, _R.WARMING, _R.READY, _R.DEGRADED, _R.FAILED})
+OBSERVED: Final = frozenset({_R.FETCHING, _R.LOADING, _R.WARMING, _R.READY, _R.DEGRADED, _R.ASLEEP, _R.FAILED})
 _END: Final = frozenset({_R.DRAINING, _R.STOPPED, _R.FAILED})
 _PLACED: Final = OBSERVED | _END | {_R.UNREACHABLE}
 
@@ -64,6 +66,7 @@ REPLICA: Final[Transitions[ReplicaState]] = Transitions(
         _R.WARMING: _PLACED,
         _R.READY: _PLACED,
         _R.DEGRADED: _PLACED,
+        _R.ASLEEP: _PLACED,
         _R.FAILED: _PLACED | {_R.PENDING},
         _R.UNREACHABLE: _PLACED,
         _R.DRAINING: {_R.STOPPED},
@@ -71,11 +74,13 @@ REPLICA: Final[Transitions[ReplicaState]] = Transitions(
     },
 )
 
-#: States in which gateways may send traffic.
-SERVING: Final = frozenset({_R.READY, _R.DEGRADED})
+#: States in which gateways may send traffic; a sleeping replica wakes for it.
+SERVING: Final = frozenset({_R.READY, _R.DEGRADED, _R.ASLEEP})
 #: States of a replica on its way to ready.
 STARTING: Final = frozenset({_R.ASSIGNED, _R.FETCHING, _R.LOADING, _R.WARMING})
 #: States that count towards the desired number.
 WANTED: Final = frozenset({_R.PENDING, _R.FAILED}) | STARTING | SERVING
 #: States in which a replica should run on its node.
 RUNNING_ON_NODE: Final = STARTING | SERVING | {_R.FAILED, _R.UNREACHABLE}
+#: Reason of a pending replica that asks for a place and was not refused one. A refusal has the planner's own reason.
+WAITING_FOR_PLACEMENT: Final = "WaitingForPlacement"

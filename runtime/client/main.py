@@ -11,7 +11,19 @@ from typing import Annotated, Final
 import typer
 
 from runtime.client import api
-from runtime.client.commands import account, deployments, inference, keys, models, nodes, usage
+from runtime.client.commands import (
+    account,
+    deployments,
+    endpoints,
+    experiments,
+    inference,
+    keys,
+    limits,
+    models,
+    nodes,
+    rollouts,
+    usage,
+)
 from runtime.client.errors import ClientError, Exit
 from runtime.client.output import Format, Output
 from runtime.client.session import ENV_SERVER, ENV_TENANT, Session
@@ -56,7 +68,7 @@ def options(
     ctx.obj = Session(os.environ, server=server, profile=profile, tenant=tenant, form=output, quiet=quiet)
 
 
-for module in (account, models, deployments, inference, keys, usage, nodes):
+for module in (account, models, deployments, endpoints, rollouts, experiments, inference, keys, usage, limits, nodes):
     module.register(app)
 
 

@@ -5,8 +5,12 @@ from typing import Any
 from rest_framework import serializers
 
 from ledger.models import AuditEvent
-from tenants.models import ApiKey, KeyScope, Member, Tenant
+from tenants.api.limits import LimitsIn, LimitsOut
+from tenants.keys import DEFAULT_OVERLAP, MAX_OVERLAP
+from tenants.models import ApiKey, Criticality, KeyScope, Member, Tenant
 from tenants.roles import Role
+from tenants.services import MAX_WEIGHT, MIN_WEIGHT
+from tenants.terms import MAX_ADDRESSES, MAX_ENDPOINTS
 
 
 class LoginIn(serializers.Serializer[Any]):
@@ -41,12 +45,12 @@ class MeOut(serializers.Serializer[Any]):
     tenants = MembershipOut(many=True)
 
 
-class TenantOut(serializers.ModelSerializer[Tenant]):
+class TenantOut(LimitsOut, serializers.ModelSerializer[Tenant]):
     class Meta:
         model = Tenant
         fields = [
-            "id", "slug", "name", "suspended_at", "requests_per_minute", "tokens_per_minute", "max_parallel_requests",
-            "created_at",
+            "id", "slug", "name", "suspended_at", "rpm_limit", "tpm_limit", "max_parallel_requests", "max_budget",
+            "budget_unit", "budget_duration", "budget_blocks", "weight", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -55,6 +59,13 @@ class TenantIn(serializers.Serializer[Any]):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=120, required=False, default="")
     owner_email = serializers.EmailField(required=False)
+
+
+class TenantLimitsIn(LimitsIn):
+    weight = serializers.FloatField(
+        required=False, min_value=MIN_WEIGHT, max_value=MAX_WEIGHT,
+        help_text="Share of an engine's work beside others who wait; 1 is usual.",
+    )  # fmt: skip
 
 
 class SuspendIn(serializers.Serializer[Any]):
@@ -76,15 +87,17 @@ class MemberIn(serializers.Serializer[Any]):
     role = serializers.ChoiceField(choices=[role.value for role in Role])
 
 
-class KeyOut(serializers.ModelSerializer[ApiKey]):
+class KeyOut(LimitsOut, serializers.ModelSerializer[ApiKey]):
     masked = serializers.CharField(read_only=True)
     created_by = serializers.CharField(source="created_by.email", read_only=True, default=None, allow_null=True)
 
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "masked", "scopes", "allowed_endpoints", "requests_per_minute", "tokens_per_minute",
-            "max_parallel_requests", "created_by", "created_at", "expires_at", "revoked_at", "last_used_at",
+            "id", "name", "masked", "scopes", "allowed_endpoints", "allowed_addresses", "criticalities",
+            "rpm_limit", "tpm_limit", "max_parallel_requests", "max_budget", "budget_unit", "budget_duration",
+            "budget_blocks", "created_by", "created_at", "expires_at", "rotated_at", "previous_expires_at",
+            "revoked_at", "last_used_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -97,27 +110,43 @@ class KeyCreated(KeyOut):
         read_only_fields = fields
 
 
-class KeyIn(serializers.Serializer[Any]):
+class KeyPatch(LimitsIn):
+    name = serializers.CharField(max_length=120, required=False)
+    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+    allowed_endpoints = serializers.ListField(
+        child=serializers.CharField(max_length=128),
+        required=False,
+        max_length=MAX_ENDPOINTS,
+        help_text="Names as the tenant calls them; empty means all.",
+    )
+    allowed_addresses = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        required=False,
+        max_length=MAX_ADDRESSES,
+        help_text="Networks like 10.0.0.0/8 that the key may be used from; empty means any.",
+    )
+    criticalities = serializers.ListField(
+        child=serializers.ChoiceField(choices=Criticality.values),
+        required=False,
+        max_length=len(Criticality.values),
+        help_text="Priority classes above the usual one that requests may ask for.",
+    )
+
+
+class KeyIn(KeyPatch):
     name = serializers.CharField(max_length=120)
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=KeyScope.values), required=False, default=[KeyScope.INFERENCE.value]
     )
-    expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
-    allowed_endpoints = serializers.ListField(
-        child=serializers.CharField(max_length=128),
+
+
+class KeyRotateIn(serializers.Serializer[Any]):
+    overlap_seconds = serializers.IntegerField(
         required=False,
-        default=list,
-        max_length=100,
-        help_text="Names as the tenant calls them; empty means all.",
-    )
-    requests_per_minute = serializers.IntegerField(
-        required=False, allow_null=True, default=None, min_value=1, max_value=10**9
-    )
-    tokens_per_minute = serializers.IntegerField(
-        required=False, allow_null=True, default=None, min_value=1, max_value=2 * 10**9
-    )
-    max_parallel_requests = serializers.IntegerField(
-        required=False, allow_null=True, default=None, min_value=1, max_value=10**6
+        default=int(DEFAULT_OVERLAP.total_seconds()),
+        min_value=0,
+        max_value=int(MAX_OVERLAP.total_seconds()),
+        help_text="How long the old key is still accepted beside the new one.",
     )
 
 

@@ -1,5 +1,6 @@
-"""REST of users, tenants, members, keys and audit events."""
+"""REST of users, tenants, members and audit events."""
 
+import dataclasses
 import uuid
 from typing import Any
 
@@ -18,8 +19,10 @@ from tenants import access, identity, selectors, services
 from tenants.api import serializers as shapes
 from tenants.api.authentication import BearerAuthentication
 from tenants.api.base import PlatformView, TenantView
-from tenants.models import ApiKey, Member, Tenant, User, UserToken
+from tenants.api.limits import changes
+from tenants.models import Member, Tenant, User, UserToken
 from tenants.roles import Permission, Role
+from tenants.terms import limits_of
 
 
 class LoginThrottle(throttling.ScopedRateThrottle):
@@ -181,6 +184,23 @@ class TenantResume(PlatformView):
         return Response(shapes.TenantOut(services.resume_tenant(actor=self.actor, tenant=found)).data)
 
 
+class TenantLimits(PlatformView):
+    """What all keys of a tenant together may use."""
+
+    who = "platform_admin"
+    serializer_class = shapes.TenantOut
+
+    @extend_schema(request=shapes.TenantLimitsIn, responses=shapes.TenantOut, operation_id="tenants_limits_update")
+    def patch(self, request: Request, tenant: str) -> Response:
+        given = shapes.TenantLimitsIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        found = access.access_tenant(self.actor, tenant)
+        changed = dataclasses.replace(limits_of(found), **changes(given.validated_data, found))
+        weight = given.validated_data.get("weight", found.weight)
+        done = services.set_tenant_limits(actor=self.actor, tenant=found, limits=changed, weight=weight)
+        return Response(shapes.TenantOut(done).data)
+
+
 class Members(TenantView):
     """Members of a tenant; ``POST`` adds one or changes the role of one."""
 
@@ -219,49 +239,6 @@ class MemberDetail(TenantView):
         member = access.access_member(self.actor, self.tenant, member_id, Permission.MANAGE_MEMBERS)
         services.remove_member(actor=self.actor, tenant=self.tenant, member=member)
         return Response(status=204)
-
-
-class Keys(TenantView):
-    """API keys of a tenant. The key itself is in the answer to ``POST`` and nowhere else."""
-
-    permissions = {"GET": Permission.VIEW, "POST": Permission.MANAGE_KEYS}
-    serializer_class = shapes.KeyOut
-    queryset = ApiKey._base_manager.none()
-
-    @extend_schema(responses=shapes.KeyOut(many=True), operation_id="keys_list")
-    def get(self, request: Request, tenant: str) -> Response:
-        page = self.paginate_queryset(selectors.keys_of(self.tenant))
-        return self.get_paginated_response(shapes.KeyOut(page, many=True).data)
-
-    @extend_schema(request=shapes.KeyIn, responses={201: shapes.KeyCreated}, operation_id="keys_create")
-    def post(self, request: Request, tenant: str) -> Response:
-        """An ``Idempotency-Key`` is not taken here: the answer holds a secret, which is never stored."""
-        given = shapes.KeyIn(data=request.data)
-        given.is_valid(raise_exception=True)
-        key, text = services.create_api_key(actor=self.actor, tenant=self.tenant, **given.validated_data)
-        return Response({**shapes.KeyOut(key).data, "key": text}, status=201)
-
-
-class KeyDetail(TenantView):
-    """One API key."""
-
-    serializer_class = shapes.KeyOut
-
-    @extend_schema(responses=shapes.KeyOut, operation_id="keys_retrieve")
-    def get(self, request: Request, tenant: str, key_id: uuid.UUID) -> Response:
-        return Response(shapes.KeyOut(access.access_key(self.actor, self.tenant, key_id)).data)
-
-
-class KeyRevoke(TenantView):
-    """Refuse a key from now on."""
-
-    permissions = {"POST": Permission.MANAGE_KEYS}
-    serializer_class = shapes.KeyOut
-
-    @extend_schema(request=None, responses=shapes.KeyOut, operation_id="keys_revoke")
-    def post(self, request: Request, tenant: str, key_id: uuid.UUID) -> Response:
-        key = access.access_key(self.actor, self.tenant, key_id, Permission.MANAGE_KEYS)
-        return Response(shapes.KeyOut(services.revoke_api_key(actor=self.actor, tenant=self.tenant, key=key)).data)
 
 
 class Events(TenantView):

@@ -3,8 +3,9 @@
 from typing import Any
 
 from catalog import services as catalog
-from fleet.models import Gateway, Node
+from fleet.models import Device, Gateway, Node
 from kernel import actors, clock, ids, scope
+from rollouts.models import Experiment, Rollout, Strategy
 from serving.models import Replica
 from serving.services import deployments, endpoints
 from tenants.models import ApiKey, Member, Tenant
@@ -25,7 +26,7 @@ def make_world(slug: str = "") -> tuple[Tenant, dict[str, Any]]:
         actor=actor, tenant=tenant, endpoint_name=f"{tenant.slug}-chat", revision=revision, replicas=1
     )
     endpoint = deployment.endpoint
-    grant = endpoints.grant(actor=actor, tenant=tenant, endpoint=endpoint, to=make_tenant())
+    grant = endpoints.grant(actor=actor, tenant=tenant, endpoint=endpoint, to=make_tenant().slug)
     now = clock.now()
     with scope.tenant(tenant.id):
         replica = Replica.objects.filter(deployment=deployment).first() or Replica.objects.create(
@@ -33,18 +34,34 @@ def make_world(slug: str = "") -> tuple[Tenant, dict[str, Any]]:
         )
         member = Member.objects.order_by("-id")[0]
         key = ApiKey.objects.order_by("-id")[0]
+        sides = {
+            "tenant": tenant, "endpoint": endpoint, "baseline": deployment, "from_label": "v1", "to_label": "v2",
+            "state_changed_at": now, "created_at": now,
+        }  # fmt: skip
+        rollout = Rollout.objects.create(
+            **sides, strategy=Strategy.CANARY, plan={"steps": [], "extra_replicas": 0, "gap": ""},
+            baseline_replicas=1, candidate_replicas=1,
+        )  # fmt: skip
+        experiment = Experiment.objects.create(**sides, name="split", share=50)
     node = Node.objects.create(name="n", machine_id=str(ids.new_id()), state_changed_at=now, created_at=now)
+    device = Device.objects.create(
+        node=node, uuid=f"GPU-{ids.new_id()}", kind="cuda", product="Test", memory_bytes=1, state_changed_at=now
+    )
     gateway = Gateway.objects.create(name="g", machine_id=str(ids.new_id()), created_at=now)
     return tenant, {
         "model": str(version.model_id),
         "number": version.number,
         "alias": alias.name,
         "endpoint": str(endpoint.id),
+        "endpoint_id": endpoint.id,
         "grant_id": grant.id,
         "deployment_id": deployment.id,
         "replica_id": replica.id,
         "member_id": member.id,
         "key_id": key.id,
         "node_id": node.id,
+        "device_id": device.id,
         "gateway_id": gateway.id,
+        "rollout_id": rollout.id,
+        "experiment_id": experiment.id,
     }

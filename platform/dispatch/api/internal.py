@@ -10,19 +10,22 @@ from catalog.storage import path_of
 from dispatch import artifacts
 from dispatch.api.wire import answer, not_modified, read, refusal, tagged, wire_view
 from dispatch.assignments import holds_file, read_assignments
+from dispatch.gateways import apply_report as apply_gateway_report
 from dispatch.reports import apply_report
 from dispatch.routes import read_table
 from fleet import joining, machine_auth
-from fleet.gateways import observe_gateway
 from fleet.models import Gateway, Node
 from kernel import errors
 from ledger import generations
+from metering import booking
 from runtime.wire.errors import ErrorCode
 from runtime.wire.joining import JoinReply, JoinRequest
 from runtime.wire.reports import NodeReport
 from runtime.wire.routes import GatewayReply, GatewayReport
+from runtime.wire.usage import UsageBatch, UsageReply
 from tenants.identity import address_of
 
+MAX_RECORDS: Final = 5_000
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -111,21 +114,26 @@ def gateway_report(request: HttpRequest) -> HttpResponseBase:
     body = read(request, GatewayReport)
     if body.gateway_id != str(gateway.id):
         raise errors.InvalidInput("gateway_id is not the gateway of this credential.")
-    observe_gateway(
-        gateway,
-        version=body.version,
-        url=body.url,
-        applied_generation=body.applied_generation,
-        table_age_seconds=body.table_age_seconds,
-        in_flight=body.in_flight,
-        journal_pending=body.journal_pending,
-    )
+    apply_gateway_report(gateway, body)
     return answer(
         GatewayReply(
             generation=generations.current(generations.ROUTES),
             interval_seconds=settings.GATEWAY_REPORT_INTERVAL_SECONDS,
         )
     )
+
+
+@wire_view("POST")
+def gateway_usage(request: HttpRequest) -> HttpResponseBase:
+    """``UsageBatch`` → ``UsageReply``. Everything in the batch is safe once this has answered 200."""
+    gateway = _gateway(request)
+    batch = read(request, UsageBatch)
+    if batch.gateway_id != str(gateway.id):
+        raise errors.InvalidInput("gateway_id is not the gateway of this credential.")
+    if len(batch.records) > MAX_RECORDS:
+        raise errors.InvalidInput(f"A batch holds at most {MAX_RECORDS} records.")
+    booked = booking.book(gateway_id=gateway.id, records=batch.records)
+    return answer(UsageReply(accepted=booked.accepted, duplicates=booked.duplicates))
 
 
 @wire_view("GET")

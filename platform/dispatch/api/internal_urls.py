@@ -1,4 +1,4 @@
-"""Routes of agents and gateways under ``/internal/v1/``. Usage is booked by metering, which mounts its own."""
+"""Routes of agents and gateways under ``/internal/v1/``."""
 
 from django.urls import path
 
@@ -11,5 +11,6 @@ urlpatterns = [
     path("nodes/artifacts/<str:sha256>", internal.node_artifact, name="internal-node-artifact"),
     path("gateways/join", internal.gateway_join, name="internal-gateway-join"),
     path("gateways/report", internal.gateway_report, name="internal-gateway-report"),
+    path("gateways/usage", internal.gateway_usage, name="internal-gateways-usage"),
     path("gateways/routes", internal.gateway_routes, name="internal-gateway-routes"),
 ]

@@ -1,1 +1,1 @@
-"""REST of usage, and the door at which gateways deliver it."""
+"""REST of usage, prices and limits."""

@@ -1,10 +1,12 @@
 """Shapes of this room's REST."""
 
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 from rest_framework import serializers
 
 from metering.periods import GroupBy
+from tenants.api.limits import LimitsOut
 
 
 class UsageQuery(serializers.Serializer[Any]):
@@ -30,10 +32,13 @@ class SumsOut(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField(help_text="Charged; contains the cached ones.")
     cached_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()
+    cost = serializers.DecimalField(max_digits=30, decimal_places=6, help_text="At the prices when it was booked.")
 
 
 class UsageRowOut(SumsOut):
-    id = serializers.CharField(help_text="Id of the key, endpoint, model or calling tenant; the time for hour and day.")
+    id = serializers.CharField(
+        help_text="Id of the key, endpoint, model, revision or calling tenant; the time for hour and day."
+    )
     label = serializers.CharField(  # type: ignore[assignment]  # as above
         help_text="What people call it."
     )
@@ -41,9 +46,75 @@ class UsageRowOut(SumsOut):
 
 class UsageOut(serializers.Serializer[Any]):
     group_by = serializers.CharField()
+    currency = serializers.CharField()
     rows = UsageRowOut(many=True)
     totals = SumsOut()
 
     def get_fields(self) -> dict[str, Any]:
         """See :class:`UsageQuery`."""
         return {"from": serializers.DateTimeField(), "to": serializers.DateTimeField(), **super().get_fields()}
+
+
+_PER_MILLION: Final[dict[str, Any]] = {"max_digits": 12, "decimal_places": 6, "min_value": Decimal(0)}
+
+
+class PriceIn(serializers.Serializer[Any]):
+    """Amounts of the currency for one million tokens."""
+
+    prompt = serializers.DecimalField(**_PER_MILLION)
+    cached = serializers.DecimalField(
+        **_PER_MILLION,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Prompt tokens that came from the prefix cache; default: as prompt.",
+    )
+    completion = serializers.DecimalField(**_PER_MILLION)
+
+
+class PriceOut(serializers.Serializer[Any]):
+    prompt = serializers.DecimalField(max_digits=18, decimal_places=6)
+    cached = serializers.DecimalField(max_digits=18, decimal_places=6)
+    completion = serializers.DecimalField(max_digits=18, decimal_places=6)
+
+
+class EndpointPriceOut(PriceOut):
+    endpoint = serializers.CharField(help_text="The name to call.")
+    own = serializers.BooleanField(help_text="False: the price for all endpoints.")
+
+
+class TenantPricesOut(serializers.Serializer[Any]):
+    currency = serializers.CharField()
+    endpoints = EndpointPriceOut(many=True)
+
+
+class PricedEndpointOut(PriceOut):
+    tenant = serializers.CharField()
+    endpoint = serializers.CharField()
+
+
+class PriceListOut(serializers.Serializer[Any]):
+    currency = serializers.CharField()
+    default = PriceOut()
+    endpoints = PricedEndpointOut(many=True)
+
+
+class UseOut(serializers.Serializer[Any]):
+    requests_last_minute = serializers.IntegerField(help_text="Requests that ended and were booked.")
+    tokens_last_minute = serializers.IntegerField()
+    budget_used = serializers.FloatField(allow_null=True, help_text="In the budget's unit; null: there is no budget.")
+    budget_period_start = serializers.DateTimeField(allow_null=True)
+    budget_period_end = serializers.DateTimeField(allow_null=True)
+
+
+class KeyUseOut(LimitsOut):
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    use = UseOut()
+
+
+class TenantUseOut(LimitsOut):
+    currency = serializers.CharField()
+    weight = serializers.FloatField()
+    use = UseOut()
+    keys = KeyUseOut(many=True, help_text="Keys with a limit or a budget of their own.")

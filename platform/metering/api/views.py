@@ -1,7 +1,9 @@
 """REST of usage."""
 
 import dataclasses
+from typing import Any
 
+from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -12,6 +14,7 @@ from metering import selectors
 from metering.api import serializers as shapes
 from metering.api.csvs import UsageCsv
 from metering.periods import GroupBy, whole_hours
+from metering.prices import money
 from tenants.api.base import TenantView
 
 
@@ -40,7 +43,12 @@ class Usage(TenantView):
             "from": start,
             "to": end,
             "group_by": group_by.value,
-            "rows": [{"id": row.id, "label": row.label, **dataclasses.asdict(row.sums)} for row in rows],
-            "totals": dataclasses.asdict(selectors.totals(rows)),
+            "currency": settings.CURRENCY,
+            "rows": [{"id": row.id, "label": row.label, **_plain(row.sums)} for row in rows],
+            "totals": _plain(selectors.totals(rows)),
         }
         return Response(shapes.UsageOut(body).data)
+
+
+def _plain(sums: selectors.Sums) -> dict[str, Any]:
+    return {**dataclasses.asdict(sums), "cost": money(sums.cost)}

@@ -6,7 +6,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kernel import errors, scope
+from kernel import scope
 from serving import access, selectors, services
 from serving.api.serializers import CallableEndpointOut, EndpointIn, EndpointOut, EndpointPatch, GrantIn, GrantOut
 from serving.models import Endpoint, Grant
@@ -53,7 +53,7 @@ class EndpointView(TenantView):
 
     @extend_schema(
         operation_id="endpoints_update",
-        summary="Set an endpoint's objective",
+        summary="Set what an endpoint promises, and what keeps callers on one variant",
         request=EndpointPatch,
         responses=EndpointOut,
     )
@@ -61,7 +61,7 @@ class EndpointView(TenantView):
         found = access.access_endpoint(self.actor, self.tenant, endpoint, Permission.DEPLOY)
         body = EndpointPatch(data=request.data)
         body.is_valid(raise_exception=True)
-        services.set_slo(actor=self.actor, tenant=self.tenant, endpoint=found, slo=body.validated_data["slo"])
+        services.change_endpoint(actor=self.actor, tenant=self.tenant, endpoint=found, **body.validated_data)
         return Response(_body(self.tenant, found))
 
     @extend_schema(operation_id="endpoints_delete", summary="Delete an endpoint", responses={204: None})
@@ -95,14 +95,9 @@ class GrantsView(TenantView):
             found = access.access_endpoint(self.actor, self.tenant, endpoint, Permission.GRANT)
             body = GrantIn(data=request.data)
             body.is_valid(raise_exception=True)
-            to = Tenant.objects.filter(slug=body.validated_data["tenant"]).first()
-            if to is None:
-                raise errors.InvalidInput(
-                    f"There is no tenant {body.validated_data['tenant']!r}.",
-                    code="tenant_unknown",
-                    data={"field": "tenant"},
-                )
-            made = services.grant(actor=self.actor, tenant=self.tenant, endpoint=found, to=to)
+            made = services.grant(
+                actor=self.actor, tenant=self.tenant, endpoint=found, to=body.validated_data["tenant"]
+            )
             return Response(GrantOut(made).data, status=201)
 
         return self.once(request, work)

@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from serving import selectors
 from serving.conditions import Health
-from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint, Grant
+from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint, Grant, Sticky
 from serving.selectors import DeploymentDetail, PlacedReplica
 from serving.services.deployments import DEFAULT_DRAIN_SECONDS, DEFAULT_WEIGHT
 from telemetry.series import METRICS, Point
@@ -18,12 +18,20 @@ class EndpointIn(serializers.Serializer[Any]):
 
     name = serializers.CharField(max_length=80)
     slo = serializers.DictField(child=serializers.FloatField(allow_null=True), required=False, default=dict)
+    sticky = serializers.ChoiceField(choices=Sticky.values, required=False, default=Sticky.NONE.value)
 
 
 class EndpointPatch(serializers.Serializer[Any]):
-    """What can be changed of an endpoint."""
+    """What can be changed of an endpoint; ``slo`` is replaced as a whole."""
 
-    slo = serializers.DictField(child=serializers.FloatField(allow_null=True))
+    slo = serializers.DictField(
+        child=serializers.FloatField(allow_null=True),
+        required=False,
+        help_text="ttft_p95_ms, itl_p95_ms, e2e_p95_ms (milliseconds), error_rate (0 to 1).",
+    )
+    sticky = serializers.ChoiceField(
+        choices=Sticky.values, required=False, help_text="What keeps a caller on one deployment behind the endpoint."
+    )
 
 
 class GrantIn(serializers.Serializer[Any]):
@@ -33,9 +41,9 @@ class GrantIn(serializers.Serializer[Any]):
 
 
 class GrantOut(serializers.ModelSerializer[Grant]):
-    """A tenant that may call the endpoint as ``owner/name``."""
+    """A tenant that may call the endpoint as ``owner/name``; whether there is one of that name is not told."""
 
-    tenant = serializers.CharField(source="tenant.slug")
+    tenant = serializers.CharField(source="tenant_slug")
 
     class Meta:
         model = Grant
@@ -63,7 +71,7 @@ class EndpointOut(serializers.ModelSerializer[Endpoint]):
 
     class Meta:
         model = Endpoint
-        fields = ["id", "name", "slo", "created_at", "state", "sentence", "deployments", "grants"]
+        fields = ["id", "name", "slo", "sticky", "created_at", "state", "sentence", "deployments", "grants"]
 
     def get_state(self, row: Endpoint) -> str:
         return selectors.endpoint_health(row).word

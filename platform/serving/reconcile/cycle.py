@@ -3,17 +3,17 @@
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from django.db import DatabaseError, transaction
 from django.db.models import Count, F, Q, QuerySet
 
-from fleet import loops, partitions
+from fleet import faults, loops, partitions
 from fleet.changes import Changes
-from fleet.models import Node, Partition
+from fleet.models import Device, Node, Partition
 from fleet.services import finish_drain
-from fleet.states import NodeState
+from fleet.states import SICK, NodeState
 from kernel import clock, errors, machine, scope
 from kernel.actors import system
 from kernel.conflicts import retry_on_conflict
@@ -21,7 +21,7 @@ from ledger.record import record, record_move
 from serving.models import Deployment, Replica
 from serving.reconcile import plan as planning
 from serving.reconcile.plan import Do, ReplicaView, Step
-from serving.states import REPLICA, RUNNING_ON_NODE, DeploymentState, ReplicaState
+from serving.states import REPLICA, RUNNING_ON_NODE, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,10 @@ def settle(deployment: Deployment, changes: Changes) -> None:
     """Plan and act on one deployment, whose row the caller has locked; locks the nodes it runs on and its replicas."""
     with scope.tenant(deployment.tenant_id):
         replicas = _locked_replicas(deployment)
+        sick = _sick_devices([replica.id for replica in replicas])
         running = deployment.state == DeploymentState.RUNNING
         decided = planning.plan(
-            [_view(replica) for replica in replicas],
+            [_view(replica, sick.get(replica.id)) for replica in replicas],
             target=deployment.desired_replicas if running else 0,
             deleting=deployment.state == DeploymentState.DELETING,
             now=clock.now(),
@@ -64,6 +65,12 @@ def _locked_replicas(deployment: Deployment) -> list[Replica]:
     return list(locked.filter(deployment=deployment).order_by("id"))
 
 
+def _sick_devices(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Device]:
+    """By replica, a device that it has to leave; a dead one first."""
+    parts = Partition.objects.select_related("device").filter(replica_id__in=replica_ids, device__state__in=SICK)
+    return {part.replica_id: part.device for part in parts.order_by("device__dead", "rank")}
+
+
 def run() -> int:
     """Settle every deployment that needs it; return how many were looked at. Finishes drains of nodes, too."""
     with loops.one_at_a_time(LOOP) as mine:
@@ -80,6 +87,10 @@ def _needing() -> list[uuid.UUID]:
     unrest = (
         Q(replicas__state__in=[ReplicaState.FAILED, ReplicaState.UNREACHABLE, ReplicaState.DRAINING])
         | Q(replicas__node__state__in=[NodeState.LOST, NodeState.DRAINING, NodeState.DRAINED, NodeState.REMOVED])
+        | Q(
+            replicas__id__in=Partition.objects.filter(device__state__in=SICK).values("replica_id"),
+            replicas__state__in=RUNNING_ON_NODE,
+        )
         | Q(replicas__state=ReplicaState.STOPPED, replicas__state_changed_at__lt=clock.now() - planning.KEEP_STOPPED)
     )
     with scope.all_tenants():
@@ -129,7 +140,7 @@ def _finish_node_drains() -> None:
                 logger.info("drain overtaken", extra={"node": str(node.id)})
 
 
-def _view(replica: Replica) -> ReplicaView:
+def _view(replica: Replica, sick: Device | None = None) -> ReplicaView:
     node = replica.node
     return ReplicaView(
         id=replica.id,
@@ -139,6 +150,8 @@ def _view(replica: Replica) -> ReplicaView:
         node_accepts_gap=node.accepts_gap if node is not None else False,
         retry_at=replica.retry_at,
         recalled=replica.recalled,
+        sick=faults.for_tenants(sick.reason) if sick is not None else "",
+        dead=sick is not None and sick.dead,
     )
 
 
@@ -152,7 +165,7 @@ def _create(deployment: Deployment, changes: Changes) -> None:
     replica = Replica.objects.create(
         tenant_id=deployment.tenant_id,
         deployment=deployment,
-        reason="WaitingForPlacement",
+        reason=WAITING_FOR_PLACEMENT,
         message="Waiting for a place.",
         token=new_token(),
         state_changed_at=now,

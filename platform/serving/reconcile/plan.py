@@ -5,8 +5,9 @@ Rules, in the order in which they matter:
 - A replica on a node that was removed is lost for good; one on a lost node is unreachable and keeps its partition.
 - A failed replica is left to its agent, which tries again by itself, for :data:`PATIENCE`; then the node must give it
   up, and after a back-off it is pending again on a new generation, free to go elsewhere.
-- Replicas on draining nodes and unreachable ones do not count towards the wanted number, so successors are made for
-  them. What leaves is drained only as its successors get ready, unless a gap was accepted.
+- Replicas on draining nodes, those on sick devices and unreachable ones do not count towards the wanted number, so
+  successors are made for them. What leaves is drained only as its successors get ready, unless a gap was accepted or
+  its device is dead.
 - Too many: drain those that are not ready first, then the newest.
 """
 
@@ -40,7 +41,11 @@ class Do(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplicaView:
-    """A replica as the plan sees it. ``node_state`` is "" for one without a node."""
+    """A replica as the plan sees it. ``node_state`` is "" for one without a node.
+
+    ``sick`` says in one sentence for its owner why it must leave its device, "" when it need not; on a ``dead`` device
+    it serves nobody.
+    """
 
     id: uuid.UUID
     state: ReplicaState
@@ -49,6 +54,8 @@ class ReplicaView:
     node_accepts_gap: bool = False
     retry_at: datetime.datetime | None = None
     recalled: bool = False
+    sick: str = ""
+    dead: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +142,8 @@ def _unreachable(replica: ReplicaView) -> bool:
 
 
 def _leaving(replica: ReplicaView) -> bool:
-    return replica.node_state in (NodeState.DRAINING, NodeState.DRAINED) and replica.state in RUNNING_ON_NODE
+    drained = replica.node_state in (NodeState.DRAINING, NodeState.DRAINED)
+    return (drained or bool(replica.sick)) and replica.state in RUNNING_ON_NODE
 
 
 def _has_node(replica: ReplicaView) -> bool:
@@ -143,17 +151,23 @@ def _has_node(replica: ReplicaView) -> bool:
 
 
 def _serves(replica: ReplicaView) -> bool:
-    return replica.state in SERVING and _has_node(replica)
+    return replica.state in SERVING and _has_node(replica) and not replica.dead
 
 
 def _leave(leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], target: int) -> list[Step]:
-    """Drain what must leave its node, as far as ready successors (or an accepted gap) allow."""
+    """Drain what must leave its node or device, as far as ready successors (or an accepted gap) allow."""
     serving = [replica for replica in leaving if _serves(replica)]
     must_stay = max(target - sum(1 for replica in staying if _serves(replica)), 0)
     going = [replica for replica in leaving if not _serves(replica) or replica.node_accepts_gap]
     patient = [replica for replica in _first_to_go(serving) if not replica.node_accepts_gap]
     going += patient[: max(len(patient) - must_stay, 0)]
-    return [Step(replica.id, Do.DRAIN, "NodeDraining", "Its node is being drained.") for replica in going]
+    return [_goodbye(replica) for replica in going]
+
+
+def _goodbye(replica: ReplicaView) -> Step:
+    if replica.sick:
+        return Step(replica.id, Do.DRAIN, "DeviceFault", replica.sick)
+    return Step(replica.id, Do.DRAIN, "NodeDraining", "Its node is being drained.")
 
 
 def _first_to_go(replicas: Sequence[ReplicaView]) -> list[ReplicaView]:
@@ -166,6 +180,7 @@ _RANK: Final = {
     ReplicaState.FAILED: 0,
     ReplicaState.PENDING: 0,
     ReplicaState.DEGRADED: 2,
+    ReplicaState.ASLEEP: 2,
     ReplicaState.READY: 3,
 }
 

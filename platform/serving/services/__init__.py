@@ -8,18 +8,28 @@ from serving.services.deployments import (
     start,
     stop,
 )
-from serving.services.endpoints import create_endpoint, delete_endpoint, grant, revoke_grant, set_slo
+from serving.services.endpoints import (
+    change_endpoint,
+    create_endpoint,
+    delete_endpoint,
+    fill_in_grants,
+    grant,
+    revoke_grant,
+)
+from serving.services.traffic import set_weights
 
 __all__ = [
+    "change_endpoint",
     "create_endpoint",
     "delete_deployment",
     "delete_endpoint",
     "deploy",
     "deploy_version",
+    "fill_in_grants",
     "grant",
     "revoke_grant",
     "scale",
-    "set_slo",
+    "set_weights",
     "start",
     "stop",
 ]

@@ -15,6 +15,8 @@ from runtime.client.output import field
 from runtime.client.session import Session
 
 READY_SECONDS = 1800.0
+#: Devices shown of a replica that waits.
+MAX_VERDICTS = 8
 
 DeploymentArg = Annotated[str, typer.Argument(help="Id of the deployment (or its beginning), or its endpoint's name.")]
 SetOption = Annotated[
@@ -48,7 +50,7 @@ def deploy(
     session = sessions.of(ctx)
     ref = naming.model_ref(reference)
     version = ref.version if ref.version is not None else naming.newest_ready(session, ref.model)
-    config = _settings(settings or [])
+    config = settings_of(settings or [])
     wanted = {"model": ref.model, "version": version, "config": config, "replicas": replicas}
     answer = session.api.post(session.path("fit"), wanted)
     if replicas and not answer["fits"]:
@@ -67,7 +69,7 @@ def deploy(
     _show_one(session, made)
 
 
-def _settings(pairs: list[str]) -> dict[str, Any]:
+def settings_of(pairs: list[str]) -> dict[str, Any]:
     """``NAME=VALUE`` pairs; numbers and true/false are read as JSON, everything else is text."""
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -108,7 +110,7 @@ def fit(
     session = sessions.of(ctx)
     ref = naming.model_ref(reference)
     version = ref.version if ref.version is not None else naming.newest_ready(session, ref.model)
-    body = {"model": ref.model, "version": version, "config": _settings(settings or []), "replicas": replicas}
+    body = {"model": ref.model, "version": version, "config": settings_of(settings or []), "replicas": replicas}
     answer = session.api.post(session.path("fit"), body)
     if session.output.form == "json":
         session.output.json(answer)
@@ -133,10 +135,18 @@ def _fit_table(answer: Mapping[str, Any]) -> RenderableType:
             ("kind", field("kind")),
             ("free", lambda row: output.size(row.get("free_bytes"))),
             ("fits", field("fits")),
-            ("why not", lambda row: "" if row["fits"] else row.get("message") or row.get("reason")),
+            ("why not", _why_not),
         ],
     )
     return Group(Text("needs " + ", ".join(parts)), rows)
+
+
+def _why_not(row: Mapping[str, Any]) -> str:
+    """Why a device cannot take it, and what would help there."""
+    if row.get("fits"):
+        return ""
+    help_ = f" ({row['would_fit_if']})" if row.get("would_fit_if") else ""
+    return f"{row.get('message') or row.get('reason')}{help_}"
 
 
 def status(
@@ -330,3 +340,18 @@ def _show_one(session: Session, row: Mapping[str, Any]) -> None:
     session.output.one(row, [line for line in lines if line[1] not in (None, "")])
     if session.output.form == "table" and row.get("replicas"):
         session.output.out.print(output.table(row["replicas"], _REPLICA_COLUMNS))
+        for replica in row["replicas"]:
+            _show_waiting(session, replica)
+
+
+def _show_waiting(session: Session, replica: Mapping[str, Any]) -> None:
+    """Of a replica without a place, the verdict on the devices that stand nearest, and what would help."""
+    told = replica.get("explanation") or {}
+    devices = told.get("devices") or []
+    if replica["state"] != "pending" or not devices:
+        return
+    session.output.out.print(Text(f"Why {_short(replica)} waits"))
+    columns = [("node", field("node")), ("device", field("product")), ("why not", _why_not)]
+    session.output.out.print(output.table(devices[:MAX_VERDICTS], columns))
+    if told.get("would_fit_if"):
+        session.output.out.print(Text(f"It would fit if: {told['would_fit_if']}"))

@@ -18,11 +18,13 @@ def register(app: typer.Typer) -> None:
 
 def usage(
     ctx: typer.Context,
-    by: Annotated[str, typer.Option(help="day, hour, key, endpoint, model, or caller (of your endpoints).")] = "day",
+    by: Annotated[
+        str, typer.Option(help="day, hour, key, endpoint, model, revision, or caller (of your endpoints).")
+    ] = "day",
     since: Annotated[str, typer.Option("--from", help="Beginning, an ISO time; default: seven days ago.")] = "",
     until: Annotated[str, typer.Option("--to", help="End, an ISO time; default: now.")] = "",
 ) -> None:
-    """Show requests and tokens."""
+    """Show requests, tokens and cost."""
     session = sessions.of(ctx)
     query = {"group_by": by, **({"from": since} if since else {}), **({"to": until} if until else {})}
     answer = session.api.get(session.path("usage"), query)
@@ -38,6 +40,7 @@ def usage(
         [
             (by, field("label")),
             *((name.replace("_", " "), lambda row, name=name: output.count(row[name])) for name in numbers),
+            (f"cost ({answer['currency']})", field("cost")),
         ],
         empty=f"Nothing was used between {answer['from']} and {answer['to']}.",
     )

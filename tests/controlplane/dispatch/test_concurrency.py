@@ -18,7 +18,7 @@ from fleet.errors import CapacityGone, MachineRemoved
 from fleet.models import Device, LoopRun, Node, Partition
 from kernel import actors, clock, errors, scope
 from runtime.wire.reports import Phase
-from scheduling import commit, cycle, snapshot
+from scheduling import commit, cycle, reading
 from scheduling import plan as planner
 from serving import services
 from serving.models import Replica
@@ -231,7 +231,7 @@ def test_a_replica_placed_while_its_deployment_is_stopped_keeps_nothing():
     agent.join()
     agent.report()
     deployment = deploy(tenant)
-    (answer,) = planner.plan(snapshot.take(), cycle.waiting())
+    (answer,) = planner.plan(reading.take(), cycle.waiting())
     failed = []
 
     def stop():
@@ -265,7 +265,7 @@ def test_a_device_that_has_moved_since_the_plan_is_not_taken():
         agent.join()
     agents[0].report()
     deploy(tenant)
-    (answer,) = planner.plan(snapshot.take(), cycle.waiting())
+    (answer,) = planner.plan(reading.take(), cycle.waiting())
     agents[1].report()
     with pytest.raises(CapacityGone):
         commit.commit(answer)

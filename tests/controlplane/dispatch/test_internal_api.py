@@ -143,7 +143,7 @@ def test_a_keys_endpoints_are_named_as_its_tenant_calls_them(tenant):
     other = make_tenant("other")
     own = services.create_endpoint(actor=actor, tenant=tenant, name="chat")
     theirs = services.create_endpoint(actor=actor, tenant=other, name="chat")
-    services.grant(actor=actor, tenant=other, endpoint=theirs, to=tenant)
+    services.grant(actor=actor, tenant=other, endpoint=theirs, to=tenant.slug)
     tenancy.create_api_key(
         actor=actor, tenant=tenant, name="k", scopes=["inference"],
         allowed_endpoints=["chat", "other/chat", "not-made-yet"],
@@ -164,6 +164,26 @@ def test_degraded_replicas_serve_only_when_no_ready_one_does(tenant, version):
     node.change(str(second.id), Phase.DEGRADED, reason="EngineSilent")
     node.report()
     assert len(gate.urls_of("chat")) == 2
+
+
+def test_a_sleeping_replica_keeps_its_traffic_and_is_named_as_one(tenant, version):
+    node, gate = agent(), gateway()
+    deploy(tenant, version, replicas=2)
+    node.cycle()
+    with scope.all_tenants():
+        first, second = Replica.objects.order_by("id")
+    before = gate.routes().generation
+    node.change(str(first.id), Phase.ASLEEP)
+    node.report()
+    table = gate.routes()
+    assert table.generation > before
+    (entry,) = table.endpoints
+    (variant,) = entry.variants
+    asleep = {route.replica_id: route.asleep for route in variant.replicas}
+    assert asleep == {str(first.id): True, str(second.id): False}
+    node.change(str(first.id), Phase.READY)
+    node.report()
+    assert not any(route.asleep for route in gate.routes().endpoints[0].variants[0].replicas)
 
 
 def test_an_endpoint_that_does_not_serve_says_what_a_caller_may_know(tenant, version):
@@ -202,8 +222,8 @@ def test_tables_cost_the_same_for_one_and_for_many(tenant, version, django_asser
     node.cycle()
     gate.routes()
     # credential, generation (twice: before and in the snapshot), tenants, keys, endpoints, deployments, replicas,
-    # grants, and two savepoint statements
-    with django_assert_num_queries(11):
+    # grants, prices, and two savepoint statements
+    with django_assert_num_queries(12):
         gate.routes()
     with django_assert_num_queries(7):  # credential, savepoint (two), generation, replicas, partitions, files
         node.assignments()
@@ -227,3 +247,26 @@ def test_a_report_with_a_nul_in_its_words_arrives(tenant, version):
     node.report()
     with scope.all_tenants():
         assert Replica.objects.get().message == "layer � is odd"
+
+
+def test_replicas_on_their_way_are_counted_and_refused_ones_are_not(tenant, version):
+    gate = gateway()
+
+    def coming():
+        (entry,) = gate.routes().endpoints
+        return [(variant.coming, len(variant.replicas)) for variant in entry.variants]
+
+    deploy(tenant, version, replicas=2)  # no node yet: both are refused a place
+    refused = gate.routes().generation
+    assert coming() == [(0, 0)]
+    node = agent()
+    scheduling.run()
+    assert gate.routes().generation > refused
+    assert coming() == [(2, 0)]
+    node.cycle(Phase.LOADING)
+    assert coming() == [(2, 0)]
+    for replica_id in node.replicas:
+        node.change(replica_id, Phase.READY, address="http://127.0.0.1:1")
+    node.report()
+    assert coming() == [(0, 2)]
+    assert {route.node_id for route in gate.routes().endpoints[0].variants[0].replicas} == {node.id}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernel import clock, scope
 from metering import booking, books, tasks
 from metering.models import NOBODY, Recount, UnbookedRecord, UsageHour, UsageRecord
+from telemetry import outcomes
 from tenants import services as tenant_services
 from tests.build import controlplane as build
 from tests.controlplane.metering.usage_records import GATEWAY, NOON, record
@@ -50,6 +51,24 @@ def test_the_same_record_again_and_twice_in_a_batch_changes_nothing():
     assert book(one, one, two) == booking.Booked(accepted=2, duplicates=1, refused=0)
     assert book(one, two) == booking.Booked(accepted=0, duplicates=2, refused=0)
     assert [hour.requests for hour in hours()] == [2]
+
+
+def test_how_requests_ended_is_told_to_the_judge_once():
+    mine, other = uuid.UUID(int=7), uuid.UUID(int=8)
+    one = record(TENANT, deployment_id=str(mine), duration_ms=1010.0, ttft_ms=10.0, completion_tokens=11)
+    lost = record(TENANT, deployment_id=str(mine), status=502, outcome="error", billable=False)
+    left = record(TENANT, deployment_id=str(mine), status=499, outcome="aborted")
+    limited = record(TENANT, deployment_id=str(mine), status=429, outcome="error")
+    nobodys = record(TENANT, deployment_id="")
+    book(one, one, lost, left, limited, nobodys)
+    book(one, lost)
+    seen = outcomes.since([mine, other], NOON - datetime.timedelta(minutes=1))
+    assert (seen[mine].requests, seen[mine].errors, seen[other].requests) == (2, 1, 0)
+    itl, ttft = seen[mine].itl.quantile(0.5), seen[mine].ttft.quantile(0.5)
+    assert itl is not None
+    assert ttft is not None
+    assert 95 < itl < 106  # 1000 ms over the ten tokens after the first
+    assert 9.5 < ttft < 10.6
 
 
 def test_the_first_delivery_wins_over_a_later_one_that_says_otherwise():

@@ -7,10 +7,12 @@ import uuid
 
 import pytest
 
+from catalog import services as catalog_services
 from kernel import clock, scope
 from metering import booking, selectors
 from serving.models import Endpoint
 from tenants import services as tenant_services
+from tests.build import catalog
 from tests.build import controlplane as build
 from tests.controlplane.metering.usage_records import GATEWAY, NOON, record
 
@@ -62,6 +64,7 @@ def world():
     [
         ("key", [("batch job", 2, 12)]),
         ("endpoint", [("chat", 2, 12)]),
+        ("revision", [("chat", 2, 12)]),
         ("model", [("chat", 2, 12)]),  # its revision is gone, so the endpoint's name stands in
         ("day", [("2026-11-20T00:00:00Z", 2, 12)]),
         ("hour", [("2026-11-20T12:00:00Z", 1, 5), ("2026-11-20T15:00:00Z", 1, 7)]),
@@ -96,6 +99,7 @@ def test_totals_are_the_sum_of_the_rows(world):
     body = world.usage(world.mill, group_by="hour").json()
     assert body["totals"] == {
         "requests": 2, "errors": 0, "aborted": 0, "prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 12,
+        "cost": "0.000000",
     }  # fmt: skip
 
 
@@ -182,3 +186,20 @@ def test_selectors_for_the_console(world):
         assert world.guest_key.id not in selectors.today_by_key(world.mill)
     total = selectors.total_used(world.guest, NOON, NOON + datetime.timedelta(hours=1))
     assert (total.requests, total.total_tokens) == (1, 21)
+
+
+def test_revisions_of_one_model_are_told_apart(world):
+    version = catalog.checked_version(world.mill)
+    actor = build.actor_for(build.owner_of(world.mill))
+    for dtype, tokens in (("float32", 100), ("bfloat16", 200)):
+        revision = catalog_services.make_revision(
+            actor=actor, tenant=world.mill, version=version, config={"dtype": dtype}
+        )
+        world.call(world.mill, world.mill_key, revision_id=str(revision.id), completion_tokens=tokens)
+    rows = world.rows(world.mill, group_by="revision")
+    names = [label for label, _requests, _tokens in rows[:2]]
+    assert [tokens for _label, _requests, tokens in rows] == [200, 100, 12]
+    assert all(name.startswith(f"{version.model.name} v{version.number} · ") for name in names)
+    assert len(set(names)) == 2
+    (model, _gone) = world.rows(world.mill, group_by="model")
+    assert model == (version.model.name, 2, 300)

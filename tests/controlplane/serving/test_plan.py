@@ -34,6 +34,8 @@ def steps(replicas, target, deleting=False):
         pytest.param([replica(1, "ready"), replica(2, "ready")], 1, {2: "drain"}, 0, id="the newest goes first"),
         pytest.param([replica(1, "loading"), replica(2, "ready")], 1, {1: "drain"}, 0, id="not ready before ready"),
         pytest.param([replica(1, "degraded"), replica(2, "ready")], 1, {1: "drain"}, 0, id="degraded before ready"),
+        pytest.param([replica(1, "asleep"), replica(2, "ready")], 1, {1: "drain"}, 0, id="asleep before awake"),
+        pytest.param([replica(1, "asleep"), replica(2, "asleep")], 2, {}, 0, id="asleep is as wanted"),
         pytest.param([replica(1, "ready"), replica(2, "pending")], 1, {2: "drain"}, 0, id="pending before ready"),
         pytest.param([replica(1, "draining"), replica(2, "ready")], 2, {}, 1, id="draining does not count"),
         pytest.param([replica(1, "ready"), replica(2, "ready")], 0, {1: "drain", 2: "drain"}, 0, id="none wanted"),
@@ -96,7 +98,18 @@ def test_backoff_doubles_and_is_bounded():
     assert [backoff(n).total_seconds() for n in (0, 1, 2, 3, 9, 1000)] == [2, 2, 4, 8, 300, 300]
 
 
-PLACED = ["assigned", "fetching", "loading", "warming", "ready", "degraded", "failed", "unreachable", "draining"]
+PLACED = [
+    "assigned",
+    "fetching",
+    "loading",
+    "warming",
+    "ready",
+    "degraded",
+    "asleep",
+    "failed",
+    "unreachable",
+    "draining",
+]
 NODES = ["ready", "cordoned", "draining", "lost", "removed"]
 
 
@@ -109,7 +122,9 @@ def test_what_serves_on_an_answering_node_is_never_drained_below_what_is_wanted(
     replicas = [replica(number, state, node) for number, (state, node) in enumerate(rows, 1)]
     made, _ = steps(replicas, target)
     serving = [
-        r for r in replicas if r.state in ("ready", "degraded") and r.node_state in ("ready", "cordoned", "draining")
+        r
+        for r in replicas
+        if r.state in ("ready", "degraded", "asleep") and r.node_state in ("ready", "cordoned", "draining")
     ]
     left = [r for r in serving if made.get(r.id.int) != Do.DRAIN]
     assert len(left) >= min(len(serving), target)

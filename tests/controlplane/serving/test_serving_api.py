@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from kernel import scope
+from ledger import outbox
 from quotas.amount import Amount, Kind
 from quotas.services import set_quota
 from runtime.wire.reports import Phase
@@ -194,7 +195,6 @@ def test_endpoints_and_grants(client, version, tenant):
     assert granted.status_code == 201
     assert client.post(grants, {"tenant": "friend"}, format="json").json()["code"] == "grant_exists"
     assert client.post(grants, {"tenant": "acme"}, format="json").status_code == 400
-    assert client.post(grants, {"tenant": "nobody"}, format="json").json()["code"] == "tenant_unknown"
     theirs = client_for(owner_of(friend))
     (callable_,) = theirs.get("/api/v1/tenants/friend/callable-endpoints").json()
     assert (callable_["model"], callable_["owner"], callable_["own"]) == ("acme/chat", "acme", False)
@@ -259,3 +259,26 @@ def test_a_granted_tenant_learns_whether_a_model_answers_and_nothing_of_its_owne
     gateway = FakeGateway()
     gateway.join()
     assert gateway.routes().endpoints[0].state == answer.json()[0]["sentence"]
+
+
+def test_a_grant_tells_nothing_about_who_else_is_here(client):
+    """A name that nobody has is taken like one that somebody has, and holds once there is such a tenant."""
+    make_tenant("somebody")
+    client.post("/api/v1/tenants/acme/endpoints", {"name": "chat"}, format="json")
+    grants = "/api/v1/tenants/acme/endpoints/chat/grants"
+    known = client.post(grants, {"tenant": "somebody"}, format="json")
+    unknown = client.post(grants, {"tenant": "nobody"}, format="json")
+    assert (known.status_code, unknown.status_code) == (201, 201)
+    assert set(known.json()) == set(unknown.json())
+    assert client.post(grants, {"tenant": "nobody"}, format="json").json()["code"] == "grant_exists"
+    gateway = FakeGateway()
+    gateway.join()
+    assert len(gateway.routes().endpoints[0].granted_tenant_ids) == 1
+    before = gateway.routes().generation
+    late = make_tenant("nobody")
+    outbox.drain()
+    table = gateway.routes()
+    assert str(late.id) in table.endpoints[0].granted_tenant_ids
+    assert table.generation > before
+    (callable_,) = client_for(owner_of(late)).get("/api/v1/tenants/nobody/callable-endpoints").json()
+    assert callable_["model"] == "acme/chat"

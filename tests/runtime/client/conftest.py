@@ -18,6 +18,7 @@ from django.db import OperationalError, connection
 
 from catalog import validation
 from ledger import outbox
+from rollouts import advance as rollouts
 from runtime.client import main
 from scheduling import cycle as scheduling
 from serving.reconcile import cycle as serving
@@ -69,7 +70,7 @@ class Worker(threading.Thread):
             connection.close()
 
     def _beat(self):
-        for loop in (outbox.drain, validation.validate_waiting, serving.run, scheduling.run):
+        for loop in (outbox.drain, validation.validate_waiting, serving.run, scheduling.run, rollouts.run):
             try:
                 loop()
             except OperationalError:  # two met in the database: the next beat does it, as with real loops

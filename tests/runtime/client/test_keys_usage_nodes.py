@@ -7,20 +7,19 @@ import pytest
 
 from kernel import clock
 from metering import booking
+from serving.services import create_endpoint
 from tenants.models import ApiKey
 from tests.build import controlplane as build
 from tests.controlplane.metering.usage_records import GATEWAY, record
 
 
 def test_a_keys_text_is_alone_on_stdout_and_in_no_list(signed_in, shell):
-    key = shell(
-        "keys", "create", "prod", "--requests-per-minute", "60", "--expires", "2100-01-01T00:00:00Z"
-    ).out.strip()
+    key = shell("keys", "create", "prod", "--rpm-limit", "60", "--expires", "2100-01-01T00:00:00Z").out.strip()
     assert key.startswith("mp_")
     listed = shell("keys", "list")
     assert key not in listed.out
     row = shell("keys", "list", "-o", "json").json[0]
-    assert (row["name"], row["requests_per_minute"], row["scopes"]) == ("prod", 60, ["inference"])
+    assert (row["name"], row["rpm_limit"], row["scopes"]) == ("prod", 60, ["inference"])
 
 
 def test_revoking_by_name(signed_in, shell):
@@ -73,3 +72,50 @@ def test_a_machine_joins_with_the_token_and_is_steered_by_name(admin, shell):
     assert "cpu" in shell("nodes", "devices").out
     assert shell("nodes", "cordon", "mill-1", "-o", "json").json["state"] == "cordoned"
     assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
+
+
+def test_a_keys_limits_are_edited_and_its_secret_rotated(signed_in, shell):
+    first = shell(
+        "keys", "create", "prod", "--max-budget", "1000", "--budget-duration", "day", "--budget-alerts", "--address",
+        "127.0.0.0/8", "--criticality", "critical",
+    ).out.strip()  # fmt: skip
+    shown = shell("keys", "edit", "prod", "--tpm-limit", "500", "--no", "max-budget")
+    assert "500" in shown.out
+    row = shell("keys", "show", "prod", "-o", "json").json
+    assert (row["tpm_limit"], row["max_budget"], row["criticalities"]) == (500, None, ["critical"])
+    turned = shell("keys", "rotate", "prod", "--overlap", "60")
+    assert turned.out.strip() != first
+    assert "accepted until" in turned.err
+    assert "what to change" in shell("keys", "edit", "prod", want=2).err
+    assert "not 'speed'" in shell("keys", "edit", "prod", "--no", "speed", want=2).err
+    revoked = shell("keys", "revoke", "prod", "-o", "json").json
+    assert revoked["revocation"]["complete"] is True
+    assert "no gateway" in shell("keys", "show", revoked["id"]).out
+
+
+def test_limits_with_their_use(signed_in, shell):
+    shell("keys", "create", "prod", "--rpm-limit", "60", "--max-budget", "1000")
+    shown = shell("limits", "show").out
+    assert "0 of 60" in shown
+    assert "0 of 1,000 tokens per month" in shown
+    shell("limits", "set", signed_in.tenant.slug, "--rpm-limit", "5", want=3)
+
+
+def test_admins_set_limits_and_prices(signed_in, admin, shell):
+    slug = signed_in.tenant.slug
+    row = shell("limits", "set", slug, "--rpm-limit", "5", "--weight", "2", "-o", "json").json
+    assert (row["rpm_limit"], row["weight"]) == (5, 2.0)
+    shell("prices", "set", "--prompt", "0.5", "--completion", "1.5")
+    shell("prices", "set", "--prompt", "1", "--completion", "2", "--endpoint", "chat", want=2)
+    shell("prices", "remove", f"{slug}/chat", want=4)
+
+
+def test_an_endpoint_promises_and_keeps_callers(signed_in, shell):
+    tenant = signed_in.tenant
+    create_endpoint(actor=build.actor_for(build.owner_of(tenant)), tenant=tenant, name="chat", slo={"error_rate": 0.1})
+    row = shell("endpoints", "edit", "chat", "--ttft-p95-ms", "500", "--sticky", "user", "-o", "json").json
+    assert (row["slo"], row["sticky"]) == ({"error_rate": 0.1, "ttft_p95_ms": 500.0}, "user")
+    assert "ttft_p95_ms 500" in shell("endpoints", "list").out
+    row = shell("endpoints", "edit", "chat", "--no", "error-rate", "-o", "json").json
+    assert row["slo"] == {"ttft_p95_ms": 500.0}
+    shell("endpoints", "edit", "chat", "--sticky", "luck", want=1)

@@ -128,6 +128,17 @@ def test_fit_shows_every_device(signed_in, shell, folder):
     assert shell("fit", "demo", "-o", "json").json["fits"]
 
 
+def test_what_waits_says_why_per_device_and_what_would_help(signed_in, shell, folder):
+    signed_in.worker.join_agent(name="small-1", memory_bytes=1024**2)
+    shell("upload", folder, "-m", "demo")
+    refused = shell("fit", "demo", want=6)
+    assert "more on" in " ".join(refused.out.split())
+    shell("deploy", "demo", "--anyway", "--timeout", "2", want=6)
+    said = " ".join(shell("status", "demo").out.split())
+    assert "small-1" in said
+    assert "It would fit if: The device were larger by" in said
+
+
 def test_waiting_ends_with_what_is_the_matter(signed_in, shell, folder):
     shell("upload", folder, "-m", "demo")
     said = shell("deploy", "demo", "--anyway", "--timeout", "0", want=6)

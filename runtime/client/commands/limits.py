@@ -1,0 +1,125 @@
+"""limits, prices: what a tenant and its keys may use, and what tokens cost."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from runtime.client import output
+from runtime.client import session as sessions
+from runtime.client.commands import keys
+from runtime.client.errors import UsageError
+from runtime.client.output import field
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(help="Limits and budgets of a tenant.", no_args_is_help=True)
+    group.command()(show)
+    group.command(name="set")(set_limits)
+    app.add_typer(group, name="limits")
+    priced = typer.Typer(help="What tokens cost.", no_args_is_help=True)
+    priced.command(name="list")(list_prices)
+    priced.command(name="set")(set_price)
+    priced.command(name="remove")(remove_price)
+    app.add_typer(priced, name="prices")
+
+
+def show(ctx: typer.Context) -> None:
+    """Show the tenant's limits and those of its keys, with what was used."""
+    session = sessions.of(ctx)
+    answer = session.api.get(session.path("limits"))
+    if session.output.form == "json":
+        session.output.json(answer)
+        return
+    rows = [{"name": session.tenant, **answer}, *answer["keys"]]
+    session.output.rows(
+        rows,
+        [
+            ("of", field("name")),
+            ("rpm", lambda row: _beside(row["use"]["requests_last_minute"], row["rpm_limit"])),
+            ("tpm", lambda row: _beside(row["use"]["tokens_last_minute"], row["tpm_limit"])),
+            ("parallel", field("max_parallel_requests")),
+            ("budget", lambda row: _budget(row, answer["currency"])),
+            ("begins anew", lambda row: row["use"]["budget_period_end"]),
+        ],
+        empty="No limits.",
+    )
+
+
+def _beside(used: int, limit: int | None) -> str:
+    return f"{output.count(used)} of {output.count(limit) or 'unlimited'}"
+
+
+def _budget(row: Mapping[str, Any], currency: str) -> str:
+    if row["max_budget"] is None:
+        return ""
+    unit = currency if row["budget_unit"] == "cost" else "tokens"
+    does = "" if row["budget_blocks"] else ", only alerts"
+    return f"{row['use']['budget_used']:,g} of {row['max_budget']:,g} {unit} per {row['budget_duration']}{does}"
+
+
+def set_limits(
+    ctx: typer.Context,
+    tenant: Annotated[str, typer.Argument(help="Slug of the tenant.")],
+    rpm_limit: keys.Rpm = None,
+    tpm_limit: keys.Tpm = None,
+    max_parallel_requests: keys.Parallel = None,
+    max_budget: keys.MaxBudget = None,
+    budget_unit: keys.Unit = None,
+    budget_duration: keys.Duration = None,
+    budget_blocks: keys.Blocks = None,
+    weight: Annotated[float | None, typer.Option(help="Share of an engine beside others who wait; 1 is usual.")] = None,
+    no: keys.Unlimited = None,
+) -> None:
+    """Set what all keys of a tenant together may use (platform admins)."""
+    session = sessions.of(ctx)
+    budget = (max_budget, budget_unit, budget_duration, budget_blocks)
+    body = keys.limits(rpm_limit, tpm_limit, max_parallel_requests, budget, no)
+    if weight is not None:
+        body["weight"] = weight
+    row = session.api.patch(f"/admin/tenants/{tenant}/limits", body)
+    session.output.one(row, [("tenant", row["slug"]), *keys.limit_lines(row), ("weight", row["weight"])])
+
+
+def list_prices(ctx: typer.Context) -> None:
+    """What the tenant pays for a million tokens of each kind."""
+    session = sessions.of(ctx)
+    answer = session.api.get(session.path("prices"))
+    session.output.rows(
+        answer["endpoints"],
+        [
+            ("endpoint", field("endpoint")),
+            *((f"{name} ({answer['currency']}/1M)", field(name)) for name in ("prompt", "cached", "completion")),
+            ("own price", field("own")),
+        ],
+        empty="The tenant can call no endpoint yet.",
+    )
+
+
+def set_price(
+    ctx: typer.Context,
+    prompt: Annotated[float, typer.Option(min=0, help="Amount of the currency for a million prompt tokens.")],
+    completion: Annotated[float, typer.Option(min=0, help="… for a million completion tokens.")],
+    cached: Annotated[float | None, typer.Option(min=0, help="… for cached prompt tokens; default: as prompt.")] = None,
+    endpoint: Annotated[str, typer.Option(help="tenant/endpoint; without it: all that have no price.")] = "",
+) -> None:
+    """Set a price from now on (platform admins)."""
+    session = sessions.of(ctx)
+    body = {"prompt": prompt, "completion": completion, **({} if cached is None else {"cached": cached})}
+    session.api.put(_path(endpoint) if endpoint else "/admin/prices", body)
+    session.output.note(f"Price of {endpoint or 'all endpoints without one of their own'} set.")
+
+
+def remove_price(ctx: typer.Context, endpoint: Annotated[str, typer.Argument(help="tenant/endpoint")]) -> None:
+    """Let an endpoint cost what all cost again (platform admins)."""
+    session = sessions.of(ctx)
+    session.api.delete(_path(endpoint))
+    session.output.note(f"{endpoint} costs what all cost again.")
+
+
+def _path(endpoint: str) -> str:
+    tenant, _, name = endpoint.partition("/")
+    if not tenant or not name:
+        raise UsageError("Name the endpoint as tenant/endpoint.")
+    return f"/admin/tenants/{tenant}/prices/{name}"
