@@ -11,13 +11,14 @@ from catalog.models import VersionFile
 from fleet import loops
 from fleet.errors import CapacityGone
 from kernel import errors, scope
-from ledger import hints
-from scheduling import snapshot
+from ledger import generations, hints
+from scheduling import demand_log, reading
+from scheduling.answers import Answer, Ask
 from scheduling.commit import commit
 from scheduling.need import NeedUnknown, needs_of
-from scheduling.plan import Answer, Ask, plan
+from scheduling.plan import plan
 from serving.models import Replica
-from serving.states import DeploymentState, ReplicaState
+from serving.states import WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,10 @@ def run() -> int:
         if not asks:
             return 0
         files = frozenset(digest for ask in asks for digest in ask.files)
-        return sum(_carry_out(answer) for answer in plan(snapshot.take(files), asks))
+        demand_log.record(asks)
+        tenants = {ask.tenant_id for ask in asks if ask.tenant_id is not None}
+        snapshot = reading.take(files, holders_of=tenants)
+        return sum(_carry_out(answer) for answer in plan(snapshot, asks, demand_log.current()))
 
 
 def waiting() -> list[Ask]:
@@ -63,9 +67,12 @@ def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]]) -> Ask:
         replica_id=row.id,
         generation=row.generation,
         deployment_id=row.deployment_id,
-        needs=needs_of(revision.version, config, num_threads=config.num_threads),
+        needs=needs_of(revision.version, config, num_threads=config.num_threads, sleeps=config.sleep_after_seconds > 0),
         files=files.get(revision.version_id, frozenset()),
         avoid=uuid.UUID(failed_on) if failed_on else None,
+        desired=row.deployment.desired_replicas,
+        tenant_id=row.tenant_id,
+        first=not row.explanation,
     )
 
 
@@ -106,4 +113,6 @@ def _say(replica_id: uuid.UUID, generation: int, reason: str, message: str, expl
         Replica.objects.filter(id=row.id, state=ReplicaState.PENDING).update(
             reason=reason[:64], message=message, explanation=explanation
         )
+        if row.reason == WAITING_FOR_PLACEMENT:  # gateways hold requests for it no longer
+            generations.bump(generations.ROUTES)
         hints.push_on_commit(hints.tenant_topic(row.tenant_id), {"what": "deployments", "id": str(row.deployment_id)})

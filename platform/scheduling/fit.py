@@ -17,9 +17,10 @@ from kernel.texts import counted
 from quotas.amount import Amount, Kind
 from quotas.errors import exceeded
 from quotas.selectors import lines_of
-from scheduling import snapshot
+from scheduling import demand_log, reading
+from scheduling.answers import Answer, Ask
 from scheduling.need import Need, NeedUnknown, needs_of
-from scheduling.plan import Answer, Ask, plan, would_fit_if
+from scheduling.plan import plan
 from tenants import access
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -58,16 +59,24 @@ def fit(
 def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Settings, replicas: int) -> Fit:
     """As :func:`fit`, for a version at hand."""
     try:
-        needs = needs_of(version, settings, num_threads=settings.num_threads)
+        needs = needs_of(version, settings, num_threads=settings.num_threads, sleeps=settings.sleep_after_seconds > 0)
     except NeedUnknown as exc:
         raise errors.Unprocessable(str(exc), code="need_unknown") from exc
     files = frozenset(file.sha256 for file in files_of(version))
     here = uuid.UUID(int=0)  # a deployment that does not exist yet
     asks = [
-        Ask(replica_id=uuid.UUID(int=number), generation=0, deployment_id=here, needs=needs, files=files)
+        Ask(
+            replica_id=uuid.UUID(int=number),
+            generation=0,
+            deployment_id=here,
+            needs=needs,
+            files=files,
+            desired=replicas,
+            tenant_id=tenant.id,
+        )
         for number in range(max(replicas, 1))
     ]
-    answers = plan(snapshot.take(files), asks)
+    answers = plan(reading.take(files, holders_of=[tenant.id]), asks, demand_log.current(), explained=True)
     placed = sum(1 for answer in answers if answer.chosen is not None)
     refused = next((answer for answer in answers if answer.chosen is None), None)
     need = _need_shown(answers[0], needs)
@@ -79,7 +88,7 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
         replicas=replicas,
         placed=placed,
         need=need.as_dict(),
-        devices=[candidate.as_dict(needs) for candidate in answers[0].candidates],
+        devices=answers[0].devices(),
         reason=reason,
         message=message,
         would_fit_if=help_,
@@ -90,7 +99,7 @@ def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str
     if refused is None:
         return "", f"{counted(replicas, 'replica')} would find a place now.", ""
     first = f"{placed} of {counted(replicas, 'replica')} would find a place. " if placed else ""
-    return refused.reason, first + refused.message, would_fit_if(refused.candidates)
+    return refused.reason, first + refused.message, refused.would_fit_if
 
 
 def _need_shown(answer: Answer, needs: Mapping[str, Need]) -> Need:

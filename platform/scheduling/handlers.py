@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fleet.observation import CAPACITY_CHANGED
+from fleet.changes import CAPACITY_CHANGED
 from ledger import outbox
 from scheduling import tasks
 from serving.reconcile.cycle import UNPLACED

@@ -1,198 +1,190 @@
-"""The plan (pure): for each replica that waits, a device or a refusal per device. Same snapshot, same plan."""
+"""The plan (pure): for each replica that waits, a place for all its ranks or a refusal per device.
+
+Same snapshot, same demand, same asks: same plan.
+"""
 
 import dataclasses
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from scheduling import rank
-from scheduling.feasible import Reason, Refusal, refuse
-from scheduling.need import Need
-from scheduling.snapshot import DeviceView, NodeView, Snapshot
-from scheduling.words import cpus, size
+from scheduling import rank, relief
+from scheduling.answers import Answer, Ask, Candidate, HolderLine, Place
+from scheduling.board import Board, Spot
+from scheduling.demand import NO_DEMAND, Demand
+from scheduling.feasible import explain
+from scheduling.need import KINDS, Need
+from scheduling.snapshot import DeviceView, NodeView, Snapshot, TenantView
+from scheduling.verdicts import Verdicts, VerdictsByNeeds
+from scheduling.words import size
 
-MAX_REFUSALS_KEPT: Final = 50
-_KNOBS: Final = "max_model_len or the KV cache"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ask:
-    """A replica that wants a place. ``files`` are the digests of its weights, ``avoid`` the node it failed on last."""
-
-    replica_id: uuid.UUID
-    generation: int
-    deployment_id: uuid.UUID
-    needs: Mapping[str, Need]
-    files: frozenset[str] = frozenset()
-    avoid: uuid.UUID | None = None
+#: Verdicts written out per answer.
+MAX_CANDIDATES: Final = 50
+#: In a fleet of at most so many devices every answer says what it thought of each; in a larger one refusals do.
+SMALL_FLEET: Final = 64
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """One device and the answer about it."""
+class Planner:
+    """Answers asks one by one; what one takes is gone for the next."""
 
-    device: DeviceView
-    node: NodeView
-    refusal: Refusal | None
+    def __init__(self, snapshot: Snapshot, demand: Demand = NO_DEMAND) -> None:
+        self.board = Board(snapshot, demand)
+        self._verdicts = VerdictsByNeeds(self.board)
+        self._holders = snapshot.holders
+        self._tenants = dict(snapshot.tenants)
+        self._going: set[uuid.UUID] = set()
 
-    def as_dict(self, needs: Mapping[str, Need]) -> dict[str, Any]:
-        """For JSON: what REST, console and the replica's row show."""
-        need = needs.get(self.device.kind)
-        return {
-            "node": self.node.name,
-            "device_uuid": self.device.uuid,
-            "product": self.device.product,
-            "kind": self.device.kind,
-            "free_bytes": self.device.free_bytes,
-            "memory_bytes": self.device.memory_bytes,
-            "need_bytes": need.memory_bytes if need else None,
-            "fits": self.refusal is None,
-            "reason": self.refusal.reason.value if self.refusal else "",
-            "message": self.refusal.message if self.refusal else "It fits.",
-        }
+    def decide(self, ask: Ask, *, explained: bool = False) -> Answer:
+        """A place for every rank of ``ask``, booked on the board, or the reasons why there is none.
+
+        ``explained`` asks for the verdicts on the devices also where there is a place.
+        """
+        affordable, over = self._affordable(ask)
+        shown = explained or self.board.device_count <= SMALL_FLEET
+        before = self._shown(ask) if shown else ((), {})
+        for need in affordable:
+            spots = self._spots(need, ask)
+            if spots:
+                places = self._places(spots, need)
+                self._book(ask, need)
+                return Answer(ask, places, need, before[0], before[1])
+        candidates, refused = before if shown else self._shown(ask)
+        if not affordable and over:
+            return Answer(ask, (), None, candidates, refused, over_quota=over)
+        found = self._relief(ask)
+        return Answer(ask, (), None, candidates, refused, self._lines(ask), relief=found)
+
+    def _affordable(self, ask: Ask) -> tuple[list[Need], str]:
+        """The needs that quota allows, best kind first; and the sentence where it allows none."""
+        needs = [ask.needs[kind] for kind in KINDS if kind in ask.needs]
+        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        if tenant is None:
+            return needs, ""
+        allowed = [need for need in needs if tenant.within_limit(need.total_bytes)]
+        return allowed, "" if allowed or not needs else _over_quota(tenant, needs)
+
+    def _spots(self, need: Need, ask: Ask) -> list[Spot]:
+        """Groups for all stages, booked; nothing is booked when one of them finds none."""
+        wish = rank.Wish(ask.deployment_id, ask.desired, ask.files, ask.avoid)
+        if need.stages == 1:
+            spot = rank.best(self.board, need, wish)
+            if spot is None:
+                return []
+            self.board.take(spot, need, ask.deployment_id)
+            return [spot]
+        for product in self._products(need):
+            spots = self._stages(need, wish, product)
+            if spots:
+                return spots
+        return []
+
+    def _products(self, need: Need) -> list[str]:
+        """Stages are equally fast: all of one product. The most plentiful first."""
+        counts: dict[str, int] = {}
+        for each in self.board.bins:
+            for device, usable in zip(each.devices, each.usable, strict=True):
+                if usable and device.kind == need.kind and (not need.products or device.product in need.products):
+                    counts[device.product] = counts.get(device.product, 0) + 1
+        return sorted(counts, key=lambda product: (-counts[product], product))
+
+    def _stages(self, need: Need, wish: rank.Wish, product: str) -> list[Spot]:
+        """Spots for all stages on devices of one product, none used twice; booked, or nothing is."""
+        one = dataclasses.replace(need, products=frozenset({product}), stages=1)
+        closed = dataclasses.replace(one, whole=True)  # while looking: a stage shares no device with another
+        spots: list[Spot] = []
+        before: dict[int, tuple[NodeView, list[DeviceView]]] = {}
+        for _stage in range(need.stages):
+            spot = rank.best(self.board, one, wish)
+            if spot is None:
+                self.board.restore(before)
+                return []
+            if spot.bin not in before:
+                before |= self.board.views([spot.bin])
+            self.board.take(spot, closed)
+            spots.append(spot)
+        self.board.restore(before)
+        for spot in spots:
+            self.board.take(spot, one)
+        for at in {spot.bin for spot in spots}:
+            counts = self.board.replicas.setdefault(wish.deployment_id, {})
+            counts[at] = counts.get(at, 0) + 1
+        return spots
+
+    def _places(self, spots: Sequence[Spot], need: Need) -> tuple[Place, ...]:
+        """The ranks in order; the first of a group carries what does not divide evenly."""
+        found: list[Place] = []
+        for stage, spot in enumerate(spots):
+            each = self.board.bins[spot.bin]
+            host, cpu = need.host_bytes // need.devices, need.millicpus // need.devices
+            for position, device in enumerate(spot.devices):
+                first = position == 0
+                found.append(
+                    Place(
+                        rank=len(found),
+                        stage=stage,
+                        node=each.node,
+                        device=each.devices[device],
+                        host_bytes=need.host_bytes - host * (need.devices - 1) if first else host,
+                        millicpus=need.millicpus - cpu * (need.devices - 1) if first else cpu,
+                    )
+                )
+        return tuple(found)
+
+    def _book(self, ask: Ask, need: Need) -> None:
+        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        if tenant is not None:
+            self._tenants[tenant.id] = tenant.holding(need.total_bytes)
+
+    # --- why not
+
+    def _shown(self, ask: Ask) -> tuple[tuple[Candidate, ...], Mapping[str, int]]:
+        verdicts = self._verdicts.of(ask.needs)
+        refused = {reason.value: count for reason, count in verdicts.counts.items() if count}
+        return tuple(self._candidates(verdicts, ask)), refused
+
+    def _candidates(self, verdicts: Verdicts, ask: Ask) -> list[Candidate]:
+        found = []
+        for at, position in verdicts.nearest(MAX_CANDIDATES):
+            node, device = self.board.bins[at].node, self.board.bins[at].devices[position]
+            verdict = verdicts.of(at, position)
+            refusal = None if verdict is None else explain(verdict, device, node, ask.needs)
+            found.append(Candidate(device, node, refusal))
+        return found
+
+    def _lines(self, ask: Ask) -> dict[uuid.UUID, tuple[HolderLine, ...]]:
+        """What the asking tenant itself holds, by device: nobody is told of others' replicas."""
+        found: dict[uuid.UUID, list[HolderLine]] = {}
+        for holder in self._holders:
+            if ask.tenant_id is not None and holder.tenant_id == ask.tenant_id:
+                for holding in holder.holdings:
+                    line = HolderLine(holder.label, holding.memory_bytes)
+                    found.setdefault(holding.device_id, []).append(line)
+        return {device_id: tuple(lines) for device_id, lines in found.items()}
+
+    def _relief(self, ask: Ask) -> relief.Relief | None:
+        if not self._holders:
+            return None
+        found = relief.find(self.board, ask, self._holders, self._tenants, self._going)
+        if found is not None:
+            self._going |= found.replica_ids
+            relief.reserve(self.board, found)
+        return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """What becomes of one ask: ``chosen`` or nothing, and the verdict on every device."""
+def plan(
+    snapshot: Snapshot, asks: Sequence[Ask], demand: Demand = NO_DEMAND, *, explained: bool = False
+) -> list[Answer]:
+    """Answer each ask, higher priorities first, else in order.
 
-    ask: Ask
-    chosen: DeviceView | None
-    need: Need | None
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def message(self) -> str:
-        """One sentence: where it goes, or why it goes nowhere."""
-        if self.chosen is not None:
-            return f"Goes to {self.chosen.product} {self.chosen.uuid}."
-        return sentence(self.candidates)
-
-    @property
-    def reason(self) -> str:
-        """The code of the refusal that stands nearest to a place; "" when there is a place."""
-        if self.chosen is not None:
-            return ""
-        nearest = _nearest(self.candidates)
-        return nearest.refusal.reason.value if nearest and nearest.refusal else "NoDevices"
-
-    def explanation(self) -> dict[str, Any]:
-        """For the replica's row."""
-        return {
-            "need": self.need.as_dict() if self.need else None,
-            "device_uuid": self.chosen.uuid if self.chosen else None,
-            "node_id": str(self.chosen.node_id) if self.chosen else None,
-            "devices": [candidate.as_dict(self.ask.needs) for candidate in self.candidates[:MAX_REFUSALS_KEPT]],
-            "would_fit_if": "" if self.chosen else would_fit_if(self.candidates),
-        }
+    ``explained``: the verdicts on the devices also where there is a place.
+    """
+    planner = Planner(snapshot, demand)
+    return [planner.decide(ask, explained=explained) for ask in sorted(asks, key=lambda ask: -ask.priority)]
 
 
-def plan(snapshot: Snapshot, asks: Sequence[Ask]) -> list[Answer]:
-    """Answer each ask in order; what one takes is gone for the next."""
-    answers: list[Answer] = []
-    for ask in asks:
-        answer = _answer(snapshot, ask)
-        answers.append(answer)
-        if answer.chosen is not None and answer.need is not None:
-            snapshot = snapshot.with_taken(
-                answer.chosen,
-                deployment_id=ask.deployment_id,
-                memory_bytes=answer.need.memory_bytes,
-                host_bytes=answer.need.host_bytes,
-                millicpus=answer.need.millicpus,
-            )
-    return answers
-
-
-def _answer(snapshot: Snapshot, ask: Ask) -> Answer:
-    candidates = tuple(
-        Candidate(device, snapshot.nodes[device.node_id], refuse(device, snapshot.nodes[device.node_id], ask.needs))
-        for device in snapshot.devices
+def _over_quota(tenant: TenantView, needs: Sequence[Need]) -> str:
+    least = min(need.total_bytes for need in needs)
+    return (
+        f"The quota on device memory is {size(tenant.limit_bytes)}; {size(tenant.held_bytes)} are held and "
+        f"{size(least)} more are asked for."
     )
-    fitting = [candidate for candidate in candidates if candidate.refusal is None]
-    if not fitting:
-        return Answer(ask, None, None, candidates)
-    best = min(
-        fitting,
-        key=lambda candidate: rank.key(
-            candidate.device,
-            candidate.node,
-            ask.needs[candidate.device.kind],
-            deployment_id=ask.deployment_id,
-            files=ask.files,
-            avoid=ask.avoid,
-        ),
-    )
-    return Answer(ask, best.device, ask.needs[best.device.kind], candidates)
-
-
-def sentence(candidates: Sequence[Candidate]) -> str:
-    """Why nothing fits: the nearest refusal in full, the others counted by reason."""
-    nearest = _nearest(candidates)
-    if nearest is None or nearest.refusal is None:
-        return "There is no device in the fleet yet: join a node first."
-    if len(candidates) == 1:
-        return f"{nearest.refusal.message} ({nearest.device.uuid} on node {nearest.node.name})"
-    counts = Counter(candidate.refusal.reason.value for candidate in candidates if candidate.refusal)
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    near = f"Nearest, on node {nearest.node.name}: {nearest.refusal.message}"
-    return f"None of {len(candidates)} devices can take it ({told}). {near}"
-
-
-def would_fit_if(candidates: Sequence[Candidate]) -> str:
-    """What would help, in one sentence."""
-    nearest = _nearest(candidates)
-    if nearest is None or nearest.refusal is None:
-        return "A node with a CPU or GPU joins the fleet."
-    short = nearest.refusal.short_by
-    where = f"on {nearest.device.product} of node {nearest.node.name}"
-    match nearest.refusal.reason:
-        case Reason.INSUFFICIENT_DEVICE_MEMORY:
-            if nearest.device.held_bytes >= short:
-                return f"{size(short)} more were free {where}: stop another replica there, or lower {_KNOBS}."
-            return f"The device were larger by {size(short)}, or {_KNOBS} lower ({where})."
-        case Reason.INSUFFICIENT_HOST_MEMORY:
-            return f"{size(short)} more host memory were free on node {nearest.node.name}."
-        case Reason.INSUFFICIENT_CPU:
-            more = f"{cpus(short)} more were free on node {nearest.node.name}"
-            return f"{more}: stop another replica there, or lower num_threads."
-        case Reason.NODE_CORDONED | Reason.NODE_DRAINING:
-            return f"Node {nearest.node.name} were in service: a platform admin can uncordon it."
-        case Reason.NODE_LOST | Reason.NODE_NOT_READY:
-            return f"Node {nearest.node.name} reported again."
-        case Reason.DEVICE_UNHEALTHY | Reason.DEVICE_MISSING:
-            return f"{nearest.device.product} {nearest.device.uuid} were well again."
-        case _:
-            return "A node with a free CPU or GPU joins the fleet."
-
-
-#: How near a refusal is to a place; shortages come first, the smallest shortage before all.
-_DISTANCE: Final = (
-    Reason.INSUFFICIENT_DEVICE_MEMORY,
-    Reason.INSUFFICIENT_HOST_MEMORY,
-    Reason.INSUFFICIENT_CPU,
-    Reason.DEVICE_TAKEN,
-    Reason.NODE_CORDONED,
-    Reason.NODE_DRAINING,
-    Reason.DEVICE_UNHEALTHY,
-    Reason.DEVICE_MISSING,
-    Reason.NODE_LOST,
-    Reason.NODE_NOT_READY,
-    Reason.WRONG_DEVICE_KIND,
-    Reason.SIMULATED_DEVICE,
-)
-
-
-def _nearest(candidates: Sequence[Candidate]) -> Candidate | None:
-    refused = [candidate for candidate in candidates if candidate.refusal is not None]
-    if not refused:
-        return None
-
-    def distance(candidate: Candidate) -> tuple[int, int, str]:
-        refusal = candidate.refusal
-        if refusal is None:
-            raise AssertionError("only refused candidates are compared")
-        return _DISTANCE.index(refusal.reason), refusal.short_by, candidate.device.uuid
-
-    return min(refused, key=distance)

@@ -1,34 +1,88 @@
-"""Which of the devices that can is best (pure): the smallest key wins, and no two keys are equal.
+"""Which of the nodes that can is best (pure). Same board, same answer.
 
-In this order: a GPU before a CPU; a node where the replica has not just failed; few replicas of the same deployment on
-the node; a node that holds the weights; the tightest fit, so that big holes stay whole; name and UUID.
+In this order: a kind of device that is better (a GPU before a CPU); not where the replica has just failed; no fault
+domain with more than its share of the deployment; then the lowest cost (``bins``), where a node that holds the weights
+may cost a little more; the first by name.
 """
 
 import uuid
-from collections.abc import Set
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-from scheduling.need import KINDS, Need
-from scheduling.snapshot import DeviceView, NodeView
+from scheduling.bins import NEVER
+from scheduling.board import Board, Spot
+from scheduling.need import Need
 
-Key = tuple[int, int, int, int, int, str, str]
+#: A loss of one fault domain should leave this share of a deployment: at most 1/4 of it (and at least one) in one.
+SPREAD_OVER: Final = 4
+#: What it may cost to place a replica where its weights are: about half a tenth of a device, packed well.
+LOCALITY: Final = 500.0
 
 
-def key(
-    device: DeviceView,
-    node: NodeView,
-    need: Need,
-    *,
-    deployment_id: uuid.UUID,
-    files: Set[str],
-    avoid: uuid.UUID | None,
-) -> Key:
-    """The sort key of a feasible device; ``avoid`` is the node where the replica failed last."""
-    return (
-        KINDS.index(device.kind),
-        1 if node.id == avoid else 0,
-        node.replicas.get(deployment_id, 0),
-        0 if files and files <= node.stored else 1,
-        device.free_bytes - need.memory_bytes,
-        node.name,
-        device.uuid,
-    )
+class Wish(NamedTuple):
+    """What the choice of a node looks at beside the need. ``desired`` is how many replicas the deployment wants."""
+
+    deployment_id: uuid.UUID
+    desired: int = 1
+    files: frozenset[str] = frozenset()
+    avoid: uuid.UUID | None = None
+
+
+def best(board: Board, need: Need, wish: Wish, product: str | None = None) -> Spot | None:
+    """The best node and devices for one group of ``need``; on devices of ``product`` only, where it is given."""
+    found = board.scores(need)
+    shunned = _shunned(board, wish)
+    skip: dict[int, object] = dict(shunned)
+    if product is not None:
+        skip |= {at: None for at, option in enumerate(found.options) if not _all_of(board, at, option[1], product)}
+    cost, at = found.best(skip)
+    for holder in _holders(board, wish.files):
+        here = found.costs[holder]
+        if here < NEVER and holder not in skip and here - LOCALITY <= cost:
+            cost, at = here - LOCALITY, holder
+    if at < 0:
+        rest = [
+            (penalty, found.costs[each], each)
+            for each, penalty in shunned.items()
+            if found.costs[each] < NEVER and (product is None or _all_of(board, each, found.options[each][1], product))
+        ]
+        if not rest:
+            return None
+        at = min(rest)[2]
+    return Spot(at, found.options[at][1])
+
+
+def _all_of(board: Board, at: int, devices: tuple[int, ...], product: str) -> bool:
+    return all(board.bins[at].devices[each].product == product for each in devices)
+
+
+def _shunned(board: Board, wish: Wish) -> dict[int, tuple[int, int]]:
+    """Nodes that come after the others: where it failed, and where the deployment has its share already."""
+    found: dict[int, tuple[int, int]] = {}
+    counts = {at: count for at, count in board.replicas.get(wish.deployment_id, {}).items() if count > 0}
+    if counts:
+        share = max(1, -(-wish.desired // SPREAD_OVER))
+        found = {at: (0, over) for at, over in _crowded(board, counts, share).items()}
+    if wish.avoid is not None and (at := board.position.get(wish.avoid)) is not None:
+        found[at] = (1, found.get(at, (0, 0))[1])
+    return found
+
+
+def _crowded(board: Board, counts: Mapping[int, int], share: int) -> dict[int, int]:
+    """How many replicas too many each node would have around it, where that is any."""
+    by_domain: dict[str, int] = {}
+    for at, count in counts.items():
+        domain = board.bins[at].node.fault_domain
+        if domain:
+            by_domain[domain] = by_domain.get(domain, 0) + count
+    crowded = {at: count - share + 1 for at, count in counts.items() if count >= share}
+    full = {domain: count for domain, count in by_domain.items() if count >= share}
+    if full:
+        for each in board.bins:
+            if each.node.fault_domain in full:
+                crowded[each.index] = full[each.node.fault_domain] - share + 1
+    return crowded
+
+
+def _holders(board: Board, files: frozenset[str]) -> list[int]:
+    return [each.index for each in board.bins if files <= each.node.stored] if files else []

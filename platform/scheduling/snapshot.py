@@ -1,21 +1,25 @@
-"""What the planner looks at (frozen) and how it is read from the rows: one moment, no queries afterwards."""
+"""What the planner looks at (pure, frozen): the fleet at one moment. ``reading`` fills it from the rows.
+
+Bytes, thousandths of a CPU, thousandths of a device ("millis", what a driver limit gives of its compute). A MIG
+instance is a device of its own with ``parent``; whole GPUs that are cut are not listed.
+"""
 
 import dataclasses
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from typing import Final
 
-from django.db.models import Count
-
-from fleet.models import Device, Isolation, Node, Partition
-from fleet.states import DeviceState, NodeState
-from kernel import scope
-from serving.models import Replica
-from serving.states import ReplicaState
+WHOLE_MILLIS: Final = 1000
+UNLIMITED: Final = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeView:
-    """A node; bytes, thousandths of a CPU. ``stored`` are digests it keeps of those that were asked about."""
+    """A node. ``stored`` are digests it keeps of those that were asked about; ``replicas`` counts by deployment.
+
+    ``fault_domain`` is what fails together (a rack, a power feed); "" is the node by itself. ``rdma`` says that its
+    devices reach other nodes without passing through the host.
+    """
 
     id: uuid.UUID
     name: str
@@ -27,11 +31,26 @@ class NodeView:
     held_millicpus: int
     stored: frozenset[str] = frozenset()
     replicas: Mapping[uuid.UUID, int] = dataclasses.field(default_factory=dict)
+    fault_domain: str = ""
+    rdma: bool = False
+
+    @property
+    def free_host_bytes(self) -> int:
+        """Host memory that is neither promised nor used right now."""
+        return min(self.memory_bytes - self.held_host_bytes, self.memory_available_bytes)
+
+    @property
+    def free_millicpus(self) -> int:
+        return self.millicpus - self.held_millicpus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceView:
-    """A device; ``exclusive`` when somebody has all of it."""
+    """A device or a MIG instance; ``exclusive`` when somebody has all of it, ``shared`` when somebody has a part.
+
+    ``link_domain`` names the devices that reach each other over NVLink; "" is none. ``parent`` is the GPU of a MIG
+    instance. On a ``stand_in`` no engine runs: it is simulated, and so is what runs there.
+    """
 
     id: uuid.UUID
     node_id: uuid.UUID
@@ -44,10 +63,80 @@ class DeviceView:
     memory_bytes: int
     held_bytes: int
     exclusive: bool = False
+    shared: bool = False
+    millis: int = WHOLE_MILLIS
+    held_millis: int = 0
+    link_domain: str = ""
+    parent: str = ""
+    stand_in: bool = False
 
     @property
     def free_bytes(self) -> int:
         return self.memory_bytes - self.held_bytes
+
+    @property
+    def free_millis(self) -> int:
+        return self.millis - self.held_millis
+
+    @property
+    def empty(self) -> bool:
+        return not (self.held_bytes or self.held_millis or self.exclusive or self.shared)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What one rank of a replica has of a device, and of the node beside it."""
+
+    device_id: uuid.UUID
+    memory_bytes: int
+    millis: int = 0
+    exclusive: bool = False
+    host_bytes: int = 0
+    millicpus: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HolderView:
+    """A replica that has a place. Of those that may be taken away for others, the lowest ``priority`` goes first."""
+
+    replica_id: uuid.UUID
+    deployment_id: uuid.UUID
+    tenant_id: uuid.UUID
+    label: str
+    priority: int
+    holdings: tuple[Holding, ...]
+    endable: bool = True
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory that it holds, which is what quota counts."""
+        return sum(holding.memory_bytes for holding in self.holdings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TenantView:
+    """Device memory of a tenant: what nobody may take from it, what it may not exceed, what it holds. -1: unlimited."""
+
+    id: uuid.UUID
+    guaranteed_bytes: int
+    limit_bytes: int
+    held_bytes: int
+
+    def holding(self, more: int) -> "TenantView":
+        """The tenant once it holds ``more`` bytes."""
+        return dataclasses.replace(self, held_bytes=self.held_bytes + more)
+
+    def within_limit(self, more: int) -> bool:
+        """True when it may hold ``more`` bytes."""
+        return self.limit_bytes == UNLIMITED or self.held_bytes + more <= self.limit_bytes
+
+    def within_guarantee(self, more: int) -> bool:
+        """True when it may hold ``more`` bytes without borrowing."""
+        return self.guaranteed_bytes == UNLIMITED or self.held_bytes + more <= self.guaranteed_bytes
+
+    def borrowed(self, released: int) -> bool:
+        """True when it would still hold its whole guarantee without ``released`` bytes: they are borrowed."""
+        return self.guaranteed_bytes != UNLIMITED and self.held_bytes - released >= self.guaranteed_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,95 +145,5 @@ class Snapshot:
 
     nodes: Mapping[uuid.UUID, NodeView]
     devices: tuple[DeviceView, ...]
-
-    def with_taken(
-        self, device: DeviceView, *, deployment_id: uuid.UUID, memory_bytes: int, host_bytes: int, millicpus: int
-    ) -> "Snapshot":
-        """The snapshot after a placement."""
-        node = self.nodes[device.node_id]
-        counts = {**node.replicas, deployment_id: node.replicas.get(deployment_id, 0) + 1}
-        taken = dataclasses.replace(
-            node,
-            held_host_bytes=node.held_host_bytes + host_bytes,
-            held_millicpus=node.held_millicpus + millicpus,
-            memory_available_bytes=node.memory_available_bytes - host_bytes,
-            replicas=counts,
-        )
-        held = dataclasses.replace(device, held_bytes=device.held_bytes + memory_bytes)
-        devices = tuple(held if other.id == device.id else other for other in self.devices)
-        return Snapshot({**self.nodes, node.id: taken}, devices)
-
-
-def take(wanted_files: Collection[str] = (), *, only_device: uuid.UUID | None = None) -> Snapshot:
-    """Read the fleet; four queries. ``wanted_files`` are digests for weight locality."""
-    devices = Device.objects.exclude(node__state=NodeState.REMOVED).exclude(state=DeviceState.RETIRED)
-    nodes = Node.objects.exclude(state=NodeState.REMOVED).defer("stored_sha256")
-    if only_device is not None:
-        devices = devices.filter(id=only_device)
-        nodes = nodes.filter(devices__id=only_device)
-    stored = _stored(wanted_files)
-    counts = _replica_counts()
-    exclusive = set(Partition.objects.filter(isolation=Isolation.EXCLUSIVE).values_list("device_id", flat=True))
-    node_views = {
-        node.id: _node_view(node, stored.get(node.id, frozenset()), counts.get(node.id, {})) for node in nodes
-    }
-    rows: Sequence[Device] = list(devices.order_by("node__name", "uuid"))
-    return Snapshot(
-        node_views,
-        tuple(_device_view(row, row.id in exclusive) for row in rows if row.node_id in node_views),
-    )
-
-
-def _node_view(node: Node, stored: frozenset[str], replicas: Mapping[uuid.UUID, int]) -> NodeView:
-    return NodeView(
-        id=node.id,
-        name=node.name,
-        state=node.state,
-        memory_bytes=node.memory_bytes,
-        memory_available_bytes=node.memory_available_bytes,
-        held_host_bytes=node.held_host_bytes,
-        millicpus=node.cpus * 1000,
-        held_millicpus=node.held_millicpus,
-        stored=stored,
-        replicas=replicas,
-    )
-
-
-def _device_view(row: Device, exclusive: bool) -> DeviceView:
-    return DeviceView(
-        id=row.id,
-        node_id=row.node_id,
-        uuid=row.uuid,
-        kind=row.kind,
-        product=row.product,
-        state=row.state,
-        message=row.message,
-        present=row.present,
-        memory_bytes=row.memory_bytes,
-        held_bytes=row.held_bytes,
-        exclusive=exclusive,
-    )
-
-
-def _stored(wanted: Collection[str]) -> dict[uuid.UUID, frozenset[str]]:
-    if not wanted:
-        return {}
-    asked = frozenset(wanted)
-    rows = Node.objects.filter(stored_sha256__overlap=sorted(asked)).values_list("id", "stored_sha256")
-    return {node_id: asked.intersection(kept) for node_id, kept in rows}
-
-
-def _replica_counts() -> dict[uuid.UUID, dict[uuid.UUID, int]]:
-    """Per node, how many replicas of each deployment it has."""
-    found: dict[uuid.UUID, dict[uuid.UUID, int]] = {}
-    with scope.all_tenants():
-        rows = (
-            Replica.objects.exclude(node=None)
-            .exclude(state=ReplicaState.STOPPED)
-            .order_by()
-            .values_list("node_id", "deployment_id")
-            .annotate(count=Count("id"))
-        )
-        for node_id, deployment_id, count in rows:
-            found.setdefault(node_id, {})[deployment_id] = count
-    return found
+    holders: tuple[HolderView, ...] = ()
+    tenants: Mapping[uuid.UUID, TenantView] = dataclasses.field(default_factory=dict)

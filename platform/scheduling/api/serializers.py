@@ -30,6 +30,8 @@ class NeedOut(serializers.Serializer[Any]):
     host_memory_bytes = serializers.IntegerField()
     max_model_len = serializers.IntegerField()
     cpus = serializers.FloatField()
+    devices = serializers.IntegerField(help_text="Devices that one replica takes together, per stage.")
+    stages = serializers.IntegerField()
 
 
 class CandidateOut(serializers.Serializer[Any]):
@@ -45,6 +47,8 @@ class CandidateOut(serializers.Serializer[Any]):
     fits = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True)
     message = serializers.CharField()
+    short_by = serializers.IntegerField(help_text="What is missing: bytes, or thousandths of a CPU or device.")
+    would_fit_if = serializers.CharField(allow_blank=True)
 
 
 class FitOut(serializers.Serializer[Any]):

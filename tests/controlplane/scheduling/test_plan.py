@@ -1,64 +1,26 @@
 """The planner as tables: who goes where, and what a refusal says."""
 
+import dataclasses
 import random
 import uuid
 
 import pytest
 
-from catalog import configs
-from catalog.estimate import Shape, estimate_shape
+from scheduling.bins import NEVER
+from scheduling.board import Board
+from scheduling.demand import Demand
 from scheduling.feasible import Reason, refuse
-from scheduling.need import Need
-from scheduling.plan import Ask, plan
-from scheduling.snapshot import DeviceView, NodeView, Snapshot
-
-GIB = 1024**3
-DEPLOYMENT = uuid.UUID(int=77)
-
-
-def node(number=1, **facts):
-    values = {
-        "id": uuid.UUID(int=number), "name": f"n{number}", "state": "ready", "memory_bytes": 64 * GIB,
-        "memory_available_bytes": 60 * GIB, "held_host_bytes": 0, "millicpus": 8000, "held_millicpus": 0,
-    }  # fmt: skip
-    return NodeView(**{**values, **facts})
-
-
-def device(number=1, on=1, **facts):
-    values = {
-        "id": uuid.UUID(int=1000 + number), "node_id": uuid.UUID(int=on), "uuid": f"d{number}", "kind": "cpu",
-        "product": "Test CPU", "state": "healthy", "message": "", "present": True, "memory_bytes": 8 * GIB,
-        "held_bytes": 0,
-    }  # fmt: skip
-    return DeviceView(**{**values, **facts})
-
-
-def need(kind="cpu", gib=2.0, host_gib=2.0, millicpus=500):
-    shape = Shape(
-        parameters=1, layers=1, heads=1, kv_heads=1, head_dim=1, hidden_size=1, intermediate_size=1, vocab_size=1
-    )  # fmt: skip
-    sized = estimate_shape(shape, configs.DEFAULTS, max_positions=16)
-    return Need(
-        kind=kind, estimate=sized, memory_bytes=int(gib * GIB), host_bytes=int(host_gib * GIB), millicpus=millicpus
-    )
-
+from scheduling.plan import Planner, plan
+from tests.build.fleets import DEPLOYMENT, GIB, ask, device, gpu, need, node, snapshot
 
 NEEDS = {"cpu": need(), "cuda": need("cuda", 2, 1, 1000)}
-
-
-def ask(number=1, **facts):
-    values = {"replica_id": uuid.UUID(int=5000 + number), "generation": 1, "deployment_id": DEPLOYMENT, "needs": NEEDS}
-    return Ask(**{**values, **facts})
-
-
-def snapshot(nodes, devices):
-    return Snapshot({each.id: each for each in nodes}, tuple(devices))
 
 
 @pytest.mark.parametrize(
     ("where", "what", "reason", "words"),
     [
         (node(), device(), None, ""),
+        (node(), device(exclusive=True), Reason.DEVICE_TAKEN, "as a whole"),
         (node(state="cordoned"), device(), Reason.NODE_CORDONED, "n1 is cordoned"),
         (node(state="draining"), device(), Reason.NODE_DRAINING, "being drained"),
         (node(state="drained"), device(), Reason.NODE_DRAINING, "being drained"),
@@ -68,7 +30,6 @@ def snapshot(nodes, devices):
         (node(), device(kind="tpu"), Reason.WRONG_DEVICE_KIND, "cpu or cuda"),
         (node(), device(present=False), Reason.DEVICE_MISSING, "does not report"),
         (node(), device(state="suspect", message="ECC"), Reason.DEVICE_UNHEALTHY, "suspect: ECC"),
-        (node(), device(exclusive=True), Reason.DEVICE_TAKEN, "as a whole"),
         (node(), device(held_bytes=7 * GIB), Reason.INSUFFICIENT_DEVICE_MEMORY, "has 1.00 GiB free of 8.00 GiB"),
         (node(), device(held_bytes=6 * GIB), None, "exactly what is free fits"),
         (node(held_host_bytes=63 * GIB), device(), Reason.INSUFFICIENT_HOST_MEMORY, "1.00 GiB not promised to others"),
@@ -121,6 +82,68 @@ def test_what_one_takes_is_gone_for_the_next():
     assert chosen([node(held_millicpus=7000)], [device()], *asks[:3]) == ["d1", "d1", "InsufficientCpu"]
 
 
+def test_no_domain_gets_more_than_a_quarter_while_others_have_room():
+    racks = [node(1, fault_domain="a"), node(2, fault_domain="a"), node(3, fault_domain="b")]
+    devices = [device(1, 1, held_bytes=4 * GIB), device(2, 2, held_bytes=3 * GIB), device(3, 3)]
+    asks = [ask(number, desired=2) for number in range(3)]
+    assert chosen(racks, devices, *asks) == ["d1", "d3", "d1"]  # the tightest, the other rack, then the tightest again
+    asks = [ask(number, desired=8) for number in range(3)]
+    assert chosen(racks, devices, *asks) == ["d1", "d1", "d3"]  # two of eight may share one
+
+
+def test_a_gang_is_placed_whole_or_not_at_all():
+    nodes = [node(1, millicpus=64_000), node(2, millicpus=64_000)]
+    pairs = [gpu(number, 1 + (number > 4), link_domain=f"pair{(number - 1) // 2}") for number in range(1, 7)]
+    four = ask(needs={"cuda": need("cuda", 70, 4, 4000, devices=4)})
+    two = ask(2, needs={"cuda": need("cuda", 70, 4, 4000, devices=2, linked=True)})
+    first, second, third, fourth = plan(snapshot(nodes, pairs), [two, two, four, two])
+    assert [[place.device.uuid for place in each.places] for each in (first, second, fourth)] == [
+        ["d5", "d6"], ["d1", "d2"], ["d3", "d4"],
+    ]  # fmt: skip
+    assert (third.places, third.reason) == ((), "NotEnoughDevices")
+    assert "Needs 4 devices together; node n1 has 2 that could." in third.message
+    assert sum(place.host_bytes for place in first.places) == 4 * GIB
+
+
+def test_linked_devices_are_of_one_domain():
+    apart = [gpu(1, link_domain="a"), gpu(2, link_domain="b"), gpu(3), gpu(4)]
+    wanted = ask(needs={"cuda": need("cuda", 10, 4, 4000, devices=2, linked=True)})
+    (answer,) = plan(snapshot([node()], apart), [wanted])
+    assert answer.reason == "NotEnoughDevices"
+    assert "over NVLink" in answer.message
+    (loose,) = plan(snapshot([node()], apart), [ask(needs={"cuda": need("cuda", 10, 4, 4000, devices=2)})])
+    assert len(loose.places) == 2
+
+
+def test_stages_are_of_one_product_and_leave_nothing_behind_when_one_is_missing():
+    nodes = [node(number, millicpus=64_000) for number in (1, 2, 3)]
+    devices = [gpu(1, 1), gpu(2, 2), gpu(3, 3, product="L40S")]
+    planner = Planner(snapshot(nodes, devices))
+    three = ask(needs={"cuda": need("cuda", 40, 4, 4000, stages=3)})
+    two = ask(2, needs={"cuda": need("cuda", 80, 4, 4000, stages=2)})
+    refused = planner.decide(three)
+    assert (refused.places, refused.reason) == ((), "NotEnoughDevices")
+    placed = planner.decide(two)
+    assert [(place.stage, place.device.uuid) for place in placed.places] == [(0, "d1"), (1, "d2")]
+
+
+def test_a_whole_device_is_empty_and_stays_alone():
+    devices = [gpu(1, held_bytes=GIB, shared=True), gpu(2)]
+    whole = ask(needs={"cuda": need("cuda", 10, whole=True)})
+    part = ask(2, needs={"cuda": need("cuda", 10)})
+    answers = plan(snapshot([node()], devices), [whole, whole, part, part])
+    assert [answer.chosen.uuid if answer.chosen else answer.reason for answer in answers] == [
+        "d2", "DeviceTaken", "d1", "d1",
+    ]  # fmt: skip
+
+
+def test_compute_shares_count_beside_bytes():
+    half = {"cuda": need("cuda", 1, millis=500)}
+    answers = plan(snapshot([node()], [gpu(1)]), [ask(number, needs=half) for number in range(3)])
+    assert [answer.reason for answer in answers] == ["", "", "InsufficientCompute"]
+    assert "Needs 50 % of a device's compute; H100 has 0 % left." in answers[2].message
+
+
 def test_a_refusal_explains_itself_per_device_and_says_what_would_help():
     (answer,) = plan(snapshot([node(), node(2, state="cordoned")], [device(held_bytes=7 * GIB), device(2, 2)]), [ask()])
     told = answer.explanation()
@@ -130,34 +153,90 @@ def test_a_refusal_explains_itself_per_device_and_says_what_would_help():
 
 
 def random_device(draw, number, nodes):
-    kind = draw.choice(["cpu", "cuda", "simulated"])
-    return device(number, draw.choice(nodes).id.int, held_bytes=draw.randrange(8 * GIB), kind=kind)
+    kind = draw.choice(["cpu", "cuda", "cuda", "simulated"])
+    return device(
+        number, draw.choice(nodes).id.int, held_bytes=draw.randrange(8 * GIB), kind=kind,
+        state=draw.choice(["healthy"] * 5 + ["suspect"]), present=draw.random() < 0.9,
+        exclusive=draw.random() < 0.1, held_millis=draw.choice([0, 0, 400]), shared=True,
+        memory_bytes=draw.choice([8, 16]) * GIB, link_domain=draw.choice(["", "a", "b"]),
+    )  # fmt: skip
+
+
+def random_need(draw):
+    kind = draw.choice(["cpu", "cuda", "cuda"])
+    return need(
+        kind, draw.choice([0.5, 1, 2, 4]), draw.choice([1, 8]), draw.choice([500, 2000]),
+        millis=draw.choice([0, 0, 300]), devices=draw.choice([1, 1, 2]), linked=draw.random() < 0.3,
+        whole=draw.random() < 0.1,
+    )  # fmt: skip
 
 
 def random_ask(draw, number):
-    needs = {"cpu": need(gib=draw.uniform(0.1, 4)), "cuda": need("cuda", draw.uniform(0.1, 4))}
-    return ask(number, needs=needs)
+    wanted = [random_need(draw) for _ in range(2)]
+    return ask(number, needs={each.kind: each for each in wanted}, desired=draw.randrange(1, 9))
+
+
+def random_fleet(draw):
+    states = ["ready", "ready", "ready", "lost", "cordoned"]
+    nodes = [
+        node(number, state=draw.choice(states), held_millicpus=draw.randrange(8001), fault_domain=draw.choice("ab"))
+        for number in range(1, draw.randrange(2, 6))
+    ]
+    return nodes, [random_device(draw, number, nodes) for number in range(1, draw.randrange(2, 15))]
+
+
+def random_demand(draw):
+    return Demand.seen(next(iter(random_ask(draw, number).needs.values())).shape for number in range(10))
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_random_fleets_are_never_over_committed_and_plans_repeat(seed):
     draw = random.Random(seed)
-    states = ["ready", "ready", "ready", "lost"]
-    nodes = [
-        node(number, state=draw.choice(states), held_millicpus=draw.randrange(8001))
-        for number in range(1, draw.randrange(2, 6))
-    ]
-    devices = [random_device(draw, number, nodes) for number in range(1, draw.randrange(2, 9))]
+    nodes, devices = random_fleet(draw)
     asks = [random_ask(draw, number) for number in range(12)]
-    answers = plan(snapshot(nodes, devices), asks)
-    assert plan(snapshot(nodes, devices), asks) == answers
+    demand = random_demand(draw)
+    answers = plan(snapshot(nodes, devices), asks, demand)
+    assert plan(snapshot(nodes, devices), asks, demand) == answers
     assert all(answer.chosen or answer.reason for answer in answers)
-    placed = [answer for answer in answers if answer.chosen]
+    placed = [(answer.need, place) for answer in answers for place in answer.places]
     for each in devices:
-        taken = sum(a.need.memory_bytes for a in placed if a.chosen.id == each.id)
-        assert each.held_bytes + taken <= each.memory_bytes
-        assert taken == 0 or each.kind != "simulated"
+        mine = [wanted for wanted, place in placed if place.device.id == each.id]
+        assert each.held_bytes + sum(wanted.memory_bytes for wanted in mine) <= each.memory_bytes
+        assert each.held_millis + sum(wanted.millis for wanted in mine) <= each.millis
+        assert not mine or (each.kind != "simulated" and not each.exclusive and each.present)
     for each in nodes:
-        cpu = sum(a.need.millicpus for a in placed if a.chosen.node_id == each.id)
-        assert each.held_millicpus + cpu <= each.millicpus
+        cpu = sum(place.millicpus for _wanted, place in placed if place.node.id == each.id)
+        assert each.held_millicpus + cpu <= each.millicpus or cpu == 0
         assert cpu == 0 or each.state == "ready"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_scored_as_possible_is_what_the_filters_allow(seed):
+    draw = random.Random(1000 + seed)
+    nodes, devices = random_fleet(draw)
+    board = Board(snapshot(nodes, devices), random_demand(draw))
+    for _ in range(10):
+        wanted = dataclasses.replace(random_need(draw), devices=1, linked=False)
+        for each in board.bins:
+            able = [d for d in each.devices if refuse(d, each.node, {wanted.kind: wanted}) is None]
+            cost, positions = each.cheapest(wanted)
+            assert (cost < NEVER) == bool(able)
+            assert all(each.devices[at] in able for at in positions)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scores_kept_from_before_are_those_of_a_fresh_look(seed):
+    draw = random.Random(2000 + seed)
+    nodes, devices = random_fleet(draw)
+    demand, kinds = random_demand(draw), [random_need(draw) for _ in range(4)]
+    planner = Planner(snapshot(nodes, devices), demand)
+    for number in range(15):
+        wanted = draw.choice(kinds)
+        now = snapshot(
+            [each.node for each in planner.board.bins], [d for each in planner.board.bins for d in each.devices]
+        )
+        asked = ask(number, needs={wanted.kind: wanted}, deployment_id=uuid.UUID(int=number + 1))
+        fresh = Planner(now, demand).decide(asked)
+        kept = planner.decide(asked)
+        assert [place.device.uuid for place in kept.places] == [place.device.uuid for place in fresh.places]
+        assert (kept.reason, kept.message) == (fresh.reason, fresh.message)

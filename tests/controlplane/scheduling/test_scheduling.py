@@ -1,17 +1,23 @@
 """Placement against the rows: reasons while waiting, stale plans, the dry run, and random histories."""
 
+import dataclasses
 import datetime
 import random
+import uuid
 
 import pytest
 
+from catalog import configs
 from fleet import leases
 from fleet.errors import CapacityGone
 from fleet.models import Device, Node, Partition
 from kernel import clock, errors, scope
 from runtime.wire.devices import DeviceKind
 from runtime.wire.reports import Phase
-from scheduling import commit, cycle, need, snapshot
+from scheduling import commit, cycle, demand_log, need, reading
+from scheduling.answers import Ask
+from scheduling.models import PastRequest
+from scheduling.need import Need
 from scheduling.plan import plan
 from serving import services
 from serving.models import Deployment, Replica
@@ -87,7 +93,7 @@ def test_replicas_spread_over_nodes(tenant, version):
 def test_a_stale_plan_writes_nothing(tenant, version):
     node = agent()
     deploy(tenant, version)
-    (answer,) = plan(snapshot.take(), cycle.waiting())
+    (answer,) = plan(reading.take(), cycle.waiting())
     Node.objects.update(state="cordoned")
     with pytest.raises(CapacityGone):
         commit.commit(answer)
@@ -115,6 +121,82 @@ def test_a_version_without_facts_waits_alone(tenant, version, monkeypatch):
     deploy(tenant, version, endpoint="other")
     cycle.run()
     assert sorted((row.state, row.reason) for row in rows()) == [("assigned", "Placed"), ("pending", "NeedUnknown")]
+
+
+def test_a_gang_is_committed_whole_or_not_at_all(tenant, version):
+    node = FakeAgent("one", kind=DeviceKind.CUDA, memory_bytes=8 * GIB)
+    node.devices.append(node.device(DeviceKind.CUDA, 8 * GIB))
+    node.join()
+    node.report()
+    deploy(tenant, version)
+    (waits,) = cycle.waiting()
+    pair = dataclasses.replace(waits.needs["cuda"], devices=2, memory_bytes=5 * GIB, host_bytes=3 * GIB, whole=True)
+    (answer,) = plan(reading.take(), [dataclasses.replace(waits, needs={"cuda": pair})])
+    Device.objects.filter(uuid=answer.places[1].device.uuid).update(state="suspect")
+    with pytest.raises(CapacityGone):
+        commit.commit(answer)
+    assert (Partition.objects.count(), Node.objects.get().held_millicpus) == (0, 0)
+    Device.objects.update(state="healthy")
+    commit.commit(answer)
+    held = list(Partition.objects.order_by("rank"))
+    assert [(part.rank, part.isolation, part.memory_bytes) for part in held] == [
+        (0, "exclusive", 5 * GIB),
+        (1, "exclusive", 5 * GIB),
+    ]
+    assert sum(part.host_bytes for part in held) == Node.objects.get().held_host_bytes == 3 * GIB
+    (row,) = rows()
+    assert (row.state, row.message) == ("assigned", "Placed on Test cuda and 1 more of node one.")
+    assert [rank["device_uuid"] for rank in row.explanation["ranks"]] == [part.device.uuid for part in held]
+
+
+def test_demand_is_learned_once_per_replica_and_fades(tenant, version):
+    deploy(tenant, version, replicas=2)
+    with clock.frozen(START):
+        cycle.run()
+        cycle.run()
+        (past,) = PastRequest.objects.all()
+        assert (past.kind, past.devices, past.weight) == ("cuda", 1, 2.0)
+        assert past.memory_bytes % demand_log.GRAIN_BYTES == 0
+    deploy(tenant, version, endpoint="other")
+    with clock.frozen(START + demand_log.HALF_LIFE):
+        cycle.run()
+        assert PastRequest.objects.get().weight == pytest.approx(2.0)  # half of two, and one
+        assert len(demand_log.current().weights) == 1
+
+
+def test_the_weights_of_one_that_sleeps_are_charged_to_host_memory(version):
+    awake, sleeper = need.needs_of(version, configs.DEFAULTS), need.needs_of(version, configs.DEFAULTS, sleeps=True)
+    weights = awake["cuda"].estimate.weights_bytes
+    assert weights > 0
+    assert sleeper["cuda"].host_bytes - awake["cuda"].host_bytes == weights
+    assert sleeper["cpu"] == awake["cpu"]
+
+
+def test_demand_keeps_a_bounded_number_of_shapes(monkeypatch):
+    monkeypatch.setattr(demand_log, "MAX_ROWS", 3)
+    for number in range(1, 6):
+        wanted = Need(kind="cuda", memory_bytes=number * GIB, host_bytes=0, millicpus=1000)
+        ask = Ask(
+            replica_id=uuid.UUID(int=number), generation=1, deployment_id=uuid.UUID(int=1), needs={"cuda": wanted},
+            first=True,
+        )  # fmt: skip
+        demand_log.record([ask] * number)
+    assert sorted(PastRequest.objects.values_list("weight", flat=True)) == [3.0, 4.0, 5.0]
+
+
+def test_what_would_help_names_ones_own_replicas(tenant, version):
+    agent(memory_bytes=GIB * 7 // 10)
+    deploy(tenant, version)
+    cycle.run()
+    with scope.all_tenants():
+        held = Partition.objects.get().memory_bytes
+        label = f"chat/{Replica.objects.get().short_id}"
+    answer = fit(client_for(owner_of(tenant)), version)
+    assert answer["reason"] == "InsufficientDeviceMemory"
+    (device,) = answer["devices"]
+    assert 0 < device["short_by"] <= held
+    assert f"free by stopping {label}" in device["would_fit_if"]
+    assert label in answer["would_fit_if"]
 
 
 def fit(client, version, status=200, **facts):

@@ -1,0 +1,206 @@
+"""A node while a plan is made: what is free of it now, and what each way of using it costs (pure).
+
+The cost of a placement is the worth of the node (``worth``) before it minus after it; between equal costs the node with
+the least left over wins (packing), then the first by name. That tie-break is part of the result: with ties broken at
+random the same scores lose more than a tenth of the devices.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from scheduling.feasible import unusable
+from scheduling.need import Need
+from scheduling.snapshot import DeviceView, NodeView
+from scheduling.worth import WHOLE, Worth
+
+#: Cost of a thousandth of a device that stays free; 16 thousandths of a CPU count as much.
+_PACK: Final = 6e-9
+_CPU_SHARE: Final = 16
+NEVER: Final = math.inf
+
+Tables = Callable[[str, int], Worth]
+Option = tuple[float, tuple[int, ...]]
+NO_OPTION: Final[Option] = (NEVER, ())
+
+
+def free_part(device: DeviceView) -> int:
+    """Thousandths of the device that can still be given away."""
+    if device.exclusive or device.memory_bytes <= 0:
+        return 0
+    return min(WHOLE * device.free_bytes // device.memory_bytes, device.free_millis)
+
+
+class Bin:
+    """One node: views that are replaced as things are placed, and the worth of what is free."""
+
+    __slots__ = ("_build", "_gpus", "_tables", "devices", "free", "index", "node", "usable", "worth")
+
+    def __init__(self, index: int, node: NodeView, devices: Sequence[DeviceView], tables: Tables) -> None:
+        self.index = index
+        self.node = node
+        self.devices = list(devices)
+        self.usable = [unusable(device, node) is None for device in devices]
+        self._gpus = [at for at, device in enumerate(devices) if device.kind == "cuda" and self.usable[at]]
+        self._tables = [tables(device.kind, device.memory_bytes) for device in devices]
+        links: dict[str, int] = {}
+        self._build = tuple(
+            (
+                d.kind,
+                d.product,
+                d.memory_bytes,
+                d.millis,
+                ok,
+                links.setdefault(d.link_domain, len(links)),
+                d.link_domain == "",
+            )
+            for d, ok in zip(devices, self.usable, strict=True)
+        )
+        self.refresh()
+
+    def state(self) -> tuple[object, ...]:
+        """Nodes in the same state have the same options."""
+        held = tuple((d.held_bytes, d.held_millis, d.exclusive, d.shared) for d in self.devices)
+        return self._build, held, self.node.free_host_bytes, self.node.free_millicpus
+
+    def refresh(self) -> None:
+        """Compute anew what follows from the views."""
+        self.free = [free_part(device) if ok else 0 for device, ok in zip(self.devices, self.usable, strict=True)]
+        self.worth = self._worth(self.node.free_millicpus, self.free)
+
+    def _worth(self, millicpus: int, free: Sequence[int]) -> float:
+        """The worth of the GPUs with these free parts beside ``millicpus``."""
+        if not self._gpus:
+            return 0.0
+        total, appetite, left = 0.0, 0.0, 0
+        whole: dict[Worth, int] = {}
+        for at in self._gpus:
+            part, table = free[at], self._tables[at]
+            total += table.parts(millicpus).of(part)
+            appetite += table.appetite[part // 10]
+            left += part
+            if part == WHOLE:
+                whole[table] = whole.get(table, 0) + 1
+        for table, count in whole.items():
+            total += table.parts(millicpus).gangs(count)
+        return total - self._tables[self._gpus[0]].stranded(millicpus, appetite, left)
+
+    # --- ways of using it
+
+    def cheapest(self, need: Need) -> Option:
+        """The cheapest way to put one group of ``need`` here: its cost and the devices, or ``NO_OPTION``."""
+        node = self.node
+        if need.host_bytes > node.free_host_bytes or need.millicpus > node.free_millicpus:
+            return NO_OPTION
+        fitting = [at for at in range(len(self.devices)) if self.usable[at] and self._fits(self.devices[at], need)]
+        if len(fitting) < need.devices:
+            return NO_OPTION
+        if need.devices > 1:
+            return self._gang(need, fitting)
+        if need.kind == "cuda":
+            return self._single(need, fitting)
+        return self._beside(need, fitting)
+
+    @staticmethod
+    def _fits(device: DeviceView, need: Need) -> bool:
+        return (
+            device.kind == need.kind
+            and not device.exclusive
+            and need.memory_bytes <= device.memory_bytes - device.held_bytes
+            and need.millis <= device.millis - device.held_millis
+            and (not need.products or device.product in need.products)
+            and (not need.whole or device.empty)
+        )
+
+    def left_part(self, at: int, need: Need) -> int:
+        """What would be free of a device after it."""
+        if need.whole:
+            return 0
+        device = self.devices[at]
+        bytes_left = WHOLE * (device.free_bytes - need.memory_bytes) // device.memory_bytes
+        return min(bytes_left, device.free_millis - need.millis)
+
+    def _single(self, need: Need, fitting: Sequence[int]) -> Option:
+        """One GPU: devices with the same free part are the same; the first of them is tried."""
+        cpu = self.node.free_millicpus - need.millicpus
+        free, tables, gpus = self.free, self._tables, self._gpus
+        if any(tables[at] is not tables[gpus[0]] for at in gpus):
+            return self._mixed(need, fitting)
+        table = tables[gpus[0]]
+        parts, appetite_of = table.parts(cpu), table.appetite
+        base, appetite, total, whole = 0.0, 0.0, 0, 0
+        for at in gpus:
+            part = free[at]
+            base += parts.of(part)
+            appetite += appetite_of[part // 10]
+            total += part
+            whole += part == WHOLE
+        best, seen = NO_OPTION, set()
+        for at in fitting:
+            part = free[at]
+            left = self.left_part(at, need)
+            if (part, left) in seen:
+                continue
+            seen.add((part, left))
+            remaining = base - parts.of(part) + parts.of(left) + parts.gangs(whole - (part == WHOLE))
+            hunger = appetite - appetite_of[part // 10] + appetite_of[left // 10]
+            remaining -= table.stranded(cpu, hunger, total - part + left)
+            cost = self.worth - remaining + _PACK * (total - part + left + cpu / _CPU_SHARE + part / 100)
+            if cost < best[0]:
+                best = (cost, (at,))
+        return best
+
+    def _mixed(self, need: Need, fitting: Sequence[int]) -> Option:
+        return min((self._cost(need, (at,)) for at in fitting), default=NO_OPTION)
+
+    def _gang(self, need: Need, fitting: Sequence[int]) -> Option:
+        """Several devices: the tightest of each NVLink domain where they must be linked, else of the node."""
+        groups: dict[str, list[int]] = {}
+        for at in fitting:
+            domain = self.devices[at].link_domain if need.linked else "any"
+            if domain:
+                groups.setdefault(domain, []).append(at)
+        options = [
+            self._cost(need, tuple(sorted(members, key=lambda at: (self.free[at], at))[: need.devices]))
+            for members in groups.values()
+            if len(members) >= need.devices
+        ]
+        return min(options, default=NO_OPTION)
+
+    def _beside(self, need: Need, fitting: Sequence[int]) -> Option:
+        """Work on a CPU: it takes CPU from the GPUs of the node."""
+        cpu = self.node.free_millicpus - need.millicpus
+        lost = self.worth - self._worth(cpu, self.free) if self._gpus else 0.0
+        at = min(fitting, key=lambda each: (self.left_part(each, need), each))
+        return lost + _PACK * (self.left_part(at, need) + cpu / _CPU_SHARE), (at,)
+
+    def _cost(self, need: Need, chosen: tuple[int, ...]) -> Option:
+        free = list(self.free)
+        for at in chosen:
+            free[at] = self.left_part(at, need)
+        cpu = self.node.free_millicpus - need.millicpus
+        leftover = sum(free[at] for at in self._gpus) + cpu / _CPU_SHARE
+        return self.worth - self._worth(cpu, free) + _PACK * leftover, chosen
+
+    # --- using it
+
+    def take(self, need: Need, chosen: Sequence[int]) -> None:
+        """Book one group of ``need`` on the devices ``chosen``."""
+        for at in chosen:
+            device = self.devices[at]
+            self.devices[at] = dataclasses.replace(
+                device,
+                held_bytes=device.held_bytes + need.memory_bytes,
+                held_millis=device.held_millis + need.millis,
+                exclusive=device.exclusive or need.whole,
+                shared=device.shared or not need.whole,
+            )
+        node = self.node
+        self.node = dataclasses.replace(
+            node,
+            held_host_bytes=node.held_host_bytes + need.host_bytes,
+            held_millicpus=node.held_millicpus + need.millicpus,
+            memory_available_bytes=node.memory_available_bytes - need.host_bytes,
+        )
+        self.refresh()

@@ -1,0 +1,134 @@
+"""The fleet while a plan is made (pure): what is taken is gone for the next; only changed nodes are scored again."""
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from scheduling.bins import NEVER, NO_OPTION, Bin, Option
+from scheduling.demand import NO_DEMAND, Demand
+from scheduling.need import Need
+from scheduling.snapshot import DeviceView, NodeView, Snapshot
+from scheduling.worth import Worth, table_of
+
+#: Shapes of requests whose scores are kept.
+MAX_KEPT: Final = 256
+
+
+class Spot(NamedTuple):
+    """One group of a replica: a node and devices of it, by position."""
+
+    bin: int
+    devices: tuple[int, ...]
+
+
+class Board:
+    """A mutable copy of a snapshot. Nodes are ordered by name and id, devices as in the snapshot."""
+
+    def __init__(self, snapshot: Snapshot, demand: Demand = NO_DEMAND) -> None:
+        self._demand = demand
+        by_node: dict[uuid.UUID, list[DeviceView]] = {}
+        for device in snapshot.devices:
+            by_node.setdefault(device.node_id, []).append(device)
+        ordered = sorted(snapshot.nodes.values(), key=lambda node: (node.name, node.id))
+        self.bins = [Bin(at, node, by_node.get(node.id, ()), self._table) for at, node in enumerate(ordered)]
+        self.position = {node.id: at for at, node in enumerate(ordered)}
+        self.device_position = {
+            device.id: (each.index, at) for each in self.bins for at, device in enumerate(each.devices)
+        }
+        self.device_count = len(self.device_position)
+        self.changed: list[int] = []
+        self._scores: OrderedDict[Need, _Scores] = OrderedDict()
+        self.replicas: dict[uuid.UUID, dict[int, int]] = {}
+        for each in self.bins:
+            for deployment, count in each.node.replicas.items():
+                self.replicas.setdefault(deployment, {})[each.index] = count
+
+    def _table(self, kind: str, memory_bytes: int) -> Worth:
+        return table_of(self._demand, kind, memory_bytes)
+
+    def learn(self, demand: Demand) -> None:
+        """Judge by another mix from now on."""
+        self._demand = demand
+        self._scores.clear()
+        self.bins = [Bin(each.index, each.node, each.devices, self._table) for each in self.bins]
+
+    def scores(self, need: Need) -> "_Scores":
+        """The cheapest use of every node for one group of ``need``, up to date."""
+        found = self._scores.get(need)
+        if found is None:
+            found = self._scores[need] = _Scores(need, self.bins, len(self.changed))
+            if len(self._scores) > MAX_KEPT:
+                self._scores.popitem(last=False)
+        else:
+            self._scores.move_to_end(need)
+            found.update(self.bins, self.changed)
+        return found
+
+    # --- booking
+
+    def take(self, spot: Spot, need: Need, deployment: uuid.UUID | None = None) -> None:
+        """Book one group of ``need``."""
+        self.bins[spot.bin].take(need, spot.devices)
+        self.changed.append(spot.bin)
+        if deployment is not None:
+            counts = self.replicas.setdefault(deployment, {})
+            counts[spot.bin] = counts.get(spot.bin, 0) + 1
+
+    def views(self, bins: Iterable[int]) -> dict[int, tuple[NodeView, list[DeviceView]]]:
+        """What stands in these nodes now, to be put back by :meth:`restore`."""
+        return {at: (self.bins[at].node, list(self.bins[at].devices)) for at in bins}
+
+    def restore(self, views: Mapping[int, tuple[NodeView, Sequence[DeviceView]]]) -> None:
+        """Put nodes back, or in another state."""
+        for at, (node, devices) in views.items():
+            self.bins[at].node = node
+            self.bins[at].devices = list(devices)
+            self.bins[at].refresh()
+            self.changed.append(at)
+
+
+class _Scores:
+    """Per node the cheapest use for one need; ``costs`` is what is searched."""
+
+    __slots__ = ("_need", "_seen", "costs", "options")
+
+    def __init__(self, need: Need, bins: Sequence[Bin], seen: int) -> None:
+        self._need = need
+        self._seen = seen
+        self.options: list[Option] = self._first(bins)
+        self.costs = [option[0] for option in self.options]
+
+    def _first(self, bins: Sequence[Bin]) -> list[Option]:
+        """Nodes in the same state have the same answer: a fresh fleet has few states."""
+        known: dict[tuple[object, ...], Option] = {}
+        found = []
+        for each in bins:
+            state = each.state()
+            option = known.get(state)
+            if option is None:
+                option = known[state] = each.cheapest(self._need)
+            found.append(option)
+        return found
+
+    def update(self, bins: Sequence[Bin], changed: Sequence[int]) -> None:
+        """Score again what has changed since the last time."""
+        for at in set(changed[self._seen :]):
+            option = bins[at].cheapest(self._need)
+            self.options[at] = option
+            self.costs[at] = option[0]
+        self._seen = len(changed)
+
+    def best(self, skip: Mapping[int, object]) -> tuple[float, int]:
+        """The lowest cost and its node, the first of equals, leaving out ``skip``; ``(NEVER, -1)``: none."""
+        costs = self.costs
+        if not costs:
+            return NEVER, -1
+        cost = min(costs)
+        at = costs.index(cost)
+        if at in skip:
+            cost, at = min(((c, i) for i, c in enumerate(costs) if i not in skip), default=(NEVER, -1))
+        return (cost, at) if cost < NEVER else (NEVER, -1)
+
+
+__all__ = ["MAX_KEPT", "NO_OPTION", "Board", "Spot"]

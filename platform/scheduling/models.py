@@ -1,0 +1,34 @@
+"""What was asked for in the past, without saying by whom: the demand that placement keeps room useful for."""
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class PastRequest(models.Model):
+    """A shape of requests; ``weight`` is how often it was asked for, halved as time passes (``demand_log``).
+
+    ``devices`` devices with ``memory_bytes`` and ``millis`` (thousandths of the compute) of each, ``millicpus`` of the
+    node.
+    """
+
+    SHAPE: ClassVar = ("kind", "devices", "memory_bytes", "millis", "millicpus")
+
+    kind = models.CharField(max_length=16)
+    devices = models.PositiveSmallIntegerField()
+    memory_bytes = models.BigIntegerField()
+    millis = models.PositiveIntegerField()
+    millicpus = models.PositiveIntegerField()
+    weight = models.FloatField()
+    updated_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "devices", "memory_bytes", "millis", "millicpus"], name="past_request_once_per_shape"
+            ),
+            models.CheckConstraint(condition=models.Q(weight__gte=0), name="past_request_weight_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.devices} x {self.memory_bytes} of {self.kind}"

@@ -1,0 +1,271 @@
+"""How a replica is spread over devices (pure): the choice, and every alternative with its numbers.
+
+One device if it fits; else tensor parallelism (TP) inside one NVLink domain, where heads divide; else pipeline stages
+(PP) over domains or nodes; mixture-of-experts models whose KV cache TP cannot split, or whose experts it cannot divide,
+spread their experts instead (EP). More load than one replica bears is answered with more replicas, never with sharding.
+TP over plain PCIe is refused unless it was asked for: two all-reduces per layer would wait for the wire.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from scheduling.links import Collective, Link, all_reduce, all_to_all, send
+from scheduling.words import size
+
+GIB: Final = 1024**3
+#: What an engine has beside weights and KV cache: activations, libraries, graphs; communicators when it is spread.
+OVERHEAD_BYTES: Final = int(2.5 * GIB)
+SPREAD_OVERHEAD_BYTES: Final = 3 * GIB
+STAGED_OVERHEAD_BYTES: Final = int(3.5 * GIB)
+MAX_TP: Final = 64
+MAX_PP: Final = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Sizes of a model as it is stored on the devices; bytes.
+
+    ``replicated_bytes`` of the weights are kept by every TP rank; ``expert_bytes`` are routed experts. ``latent_dim``
+    is what MLA keeps per token and layer (0: keys and values per head). ``expert_size`` is the inner size of an expert
+    and ``block`` what quantization blocks must divide (1: anything). ``stages_supported``: the engine can run stages.
+    """
+
+    weights_bytes: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_size: int
+    kv_width: int = 2
+    width: int = 2
+    replicated_bytes: int = 0
+    latent_dim: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_bytes: int = 0
+    expert_size: int = 0
+    moe_layers: int = 0
+    block: int = 1
+    stages_supported: bool = True
+
+    def kv_bytes_per_token(self, tp: int, pp: int) -> int:
+        """Per rank; keys and values of a head are kept whole, so below one head per rank they are copied."""
+        layers = math.ceil(self.layers / pp)
+        if self.latent_dim:
+            return layers * self.latent_dim * self.kv_width
+        return 2 * layers * max(1, self.kv_heads // tp) * self.head_dim * self.kv_width
+
+    def weights_per_rank(self, tp: int, pp: int) -> int:
+        """Stages are about equal; what TP cannot divide is on every rank."""
+        return math.ceil(((self.weights_bytes - self.replicated_bytes) / tp + self.replicated_bytes) / pp)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """Devices of one product. ``usable_bytes`` of each may be used (what CUDA sees times the fraction allowed).
+
+    ``domain`` devices reach each other over ``link``; a node has ``domains`` of them, joined by ``between``; ``nodes``
+    nodes are joined by ``fabric``.
+    """
+
+    product: str
+    usable_bytes: int
+    domain: int
+    link: Link
+    domains: int = 1
+    between: Link | None = None
+    nodes: int = 1
+    fabric: Link | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """``floor_tokens`` must fit in one replica's KV cache, ``load_tokens`` in all replicas together."""
+
+    floor_tokens: int
+    load_tokens: int = 0
+    tp_over_pcie: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """One way, with numbers per rank; ``why_not`` is "" for one that works. ``kv_tokens`` are of the whole replica."""
+
+    tp: int
+    pp: int
+    ep: int
+    weights_bytes: int
+    kv_budget_bytes: int
+    kv_tokens: int
+    collectives: tuple[Collective, ...]
+    replicas: int = 1
+    why_not: str = ""
+
+    @property
+    def devices(self) -> int:
+        return max(self.tp, self.ep) * self.pp
+
+    @property
+    def name(self) -> str:
+        """``TP4 x PP2``."""
+        kinds = (("TP", self.tp), ("EP", self.ep), ("PP", self.pp))
+        return " x ".join(f"{kind}{count}" for kind, count in kinds if count > 1) or "one device"
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What one rank sends per token."""
+        return sum(each.bytes_per_token for each in self.collectives)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name, "tp": self.tp, "pp": self.pp, "ep": self.ep, "replicas": self.replicas,
+            "weights_bytes_per_rank": self.weights_bytes, "kv_budget_bytes_per_rank": self.kv_budget_bytes,
+            "kv_tokens": self.kv_tokens, "bytes_per_token": self.bytes_per_token,
+            "collectives": [each.as_dict() for each in self.collectives], "why_not": self.why_not,
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """``chosen`` is ``None`` when no way works; ``rejected`` has all others, each with why."""
+
+    chosen: Option | None
+    rejected: tuple[Option, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "chosen": self.chosen.as_dict() if self.chosen else None,
+            "rejected": [option.as_dict() for option in self.rejected],
+        }
+
+
+def choose(model: ModelFacts, hardware: Hardware, wanted: Wanted) -> Choice:
+    """The first way that works, in the order of the module's first sentence."""
+    chosen: Option | None = None
+    rejected: list[Option] = []
+    for option in _options(model, hardware, wanted):
+        if option.why_not:
+            rejected.append(option)
+        elif chosen is None:
+            chosen = option
+        else:
+            rejected.append(dataclasses.replace(option, why_not=_not_needed(chosen, option)))
+    if chosen is not None and wanted.load_tokens > chosen.kv_tokens:
+        chosen = dataclasses.replace(chosen, replicas=math.ceil(wanted.load_tokens / chosen.kv_tokens))
+    return Choice(chosen, tuple(rejected))
+
+
+def _not_needed(chosen: Option, option: Option) -> str:
+    if option.devices > chosen.devices:
+        return (
+            f"{chosen.name} is enough: {option.devices} devices send {option.bytes_per_token} bytes per token and "
+            f"rank instead of {chosen.bytes_per_token}; more load is for more replicas"
+        )
+    return f"{chosen.name} comes first on as many devices"
+
+
+def _options(model: ModelFacts, hardware: Hardware, wanted: Wanted) -> Iterator[Option]:
+    yield _option(model, hardware, wanted, tp=1, pp=1)
+    spread_experts = bool(model.experts) and bool(model.latent_dim)
+    for ranks in _up_to(hardware.domain):
+        if ranks == 1:
+            continue
+        ways = [_option(model, hardware, wanted, tp=ranks, pp=1)]
+        if model.experts:
+            ways.insert(0 if spread_experts else 1, _experts(model, hardware, wanted, ranks))
+        yield from ways
+    widest = [ranks for ranks in _up_to(hardware.domain) if not _illegal(model, hardware, wanted, ranks)]
+    groups = hardware.domains * hardware.nodes
+    for stages in _up_to(min(groups * hardware.domain, model.layers, MAX_PP)):
+        for tp in sorted(widest, reverse=True):
+            if stages > 1 and stages * tp <= groups * hardware.domain and (tp == max(widest) or tp == 1):
+                yield _option(model, hardware, wanted, tp=tp, pp=stages)
+
+
+def _up_to(limit: int) -> list[int]:
+    return [count for count in range(1, min(limit, MAX_TP) + 1) if limit % count == 0 or count & (count - 1) == 0]
+
+
+def _illegal(model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int) -> str:
+    """Why the model cannot be divided so, or must not be over this link; "" when it can."""
+    if tp == 1:
+        return ""
+    if model.heads % tp:
+        return f"{model.heads} attention heads do not divide by {tp}"
+    if not model.latent_dim and model.kv_heads % tp and tp % model.kv_heads:
+        return f"{model.kv_heads} KV heads and {tp} ranks do not divide"
+    if model.expert_size and (model.expert_size % tp or (model.expert_size // tp) % model.block):
+        return f"experts of {model.expert_size} do not divide by {tp} into blocks of {model.block}"
+    if not hardware.link.nvlink and not wanted.tp_over_pcie:
+        sent = all_reduce(model.layers, tp, model.hidden_size, model.width, hardware.link)
+        return (
+            f"tensor parallelism over {hardware.link.name}: {sent.bytes_per_token} bytes per token and rank in "
+            f"{sent.calls} all-reduces per step; ask for it by name, or use stages"
+        )
+    return ""
+
+
+def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, pp: int) -> Option:
+    overhead = OVERHEAD_BYTES if tp == pp == 1 else SPREAD_OVERHEAD_BYTES if pp == 1 else STAGED_OVERHEAD_BYTES
+    weights = model.weights_per_rank(tp, pp)
+    budget = hardware.usable_bytes - weights - overhead
+    tokens = max(0, budget) // model.kv_bytes_per_token(tp, pp)
+    collectives = []
+    if tp > 1:
+        collectives.append(all_reduce(math.ceil(model.layers / pp), tp, model.hidden_size, model.width, hardware.link))
+    why_not = _illegal(model, hardware, wanted, tp)
+    if pp > 1:
+        link = _between_stages(hardware, tp, pp)
+        if link is None:
+            why_not = why_not or "nothing joins the groups of devices that it needs"
+        else:
+            collectives.append(send(pp, model.hidden_size, model.width, link))
+        if not model.stages_supported:
+            why_not = why_not or "the engine cannot run this architecture in stages"
+    return Option(
+        tp=tp, pp=pp, ep=1, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens,
+        collectives=tuple(collectives),
+        why_not=why_not or _too_big(hardware, weights, overhead, budget, tokens, wanted),
+    )  # fmt: skip
+
+
+def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int) -> Option:
+    """Experts spread over the ranks, attention whole on each: every rank keeps the KV cache of its own requests."""
+    weights = model.weights_bytes - model.expert_bytes + math.ceil(model.expert_bytes / ranks)
+    budget = hardware.usable_bytes - weights - SPREAD_OVERHEAD_BYTES
+    tokens = ranks * (max(0, budget) // model.kv_bytes_per_token(1, 1))
+    out = 1 if model.block > 1 else model.width
+    moved = all_to_all(
+        model.moe_layers or model.layers, ranks, model.experts_per_token, model.hidden_size, out, model.width,
+        hardware.link,
+    )  # fmt: skip
+    why_not = f"{model.experts} experts do not divide by {ranks}" if model.experts % ranks else ""
+    if not hardware.link.nvlink and not wanted.tp_over_pcie:
+        why_not = why_not or f"all-to-all over {hardware.link.name}: {moved.bytes_per_token} bytes per token and rank"
+    return Option(
+        tp=1, pp=1, ep=ranks, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens, collectives=(moved,),
+        why_not=why_not or _too_big(hardware, weights, SPREAD_OVERHEAD_BYTES, budget, tokens, wanted),
+    )  # fmt: skip
+
+
+def _between_stages(hardware: Hardware, tp: int, pp: int) -> Link | None:
+    """The slowest link that ``pp`` groups of ``tp`` devices have to cross."""
+    per_domain = hardware.domain // tp
+    if pp <= per_domain:
+        return hardware.link
+    if pp <= per_domain * hardware.domains:
+        return hardware.between
+    return hardware.fabric if pp <= per_domain * hardware.domains * hardware.nodes else None
+
+
+def _too_big(hardware: Hardware, weights: int, overhead: int, budget: int, tokens: int, wanted: Wanted) -> str:
+    parts = f"{size(weights)} of weights and {size(overhead)} of workspace per device"
+    if budget <= 0:
+        return f"{parts} do not fit {size(hardware.usable_bytes)}: short by {size(-budget)}"
+    if tokens < wanted.floor_tokens:
+        return f"{parts} leave {size(budget)}: {tokens} tokens of KV cache, {wanted.floor_tokens} are needed"
+    return ""

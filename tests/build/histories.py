@@ -1,0 +1,462 @@
+"""A fleet in memory with the checks of the database, and random histories of it for the planner."""
+
+import dataclasses
+import random
+import uuid
+from collections import Counter
+
+from fleet.states import DeviceState, NodeState
+from scheduling.answers import Answer, Ask
+from scheduling.demand import NO_DEMAND, Demand, Shape
+from scheduling.feasible import refuse
+from scheduling.need import Need
+from scheduling.plan import Planner
+from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
+
+GIB = 1024**3
+PRODUCTS = {"H100": 80, "L40S": 48}
+MAX_NODES = 8
+MAX_REPLICAS = 60
+LEASE_SECONDS = 45
+CALM_CYCLES = 20
+
+
+class Gone(Exception):
+    """A commit was refused: what the plan was made from is not true any more."""
+
+
+@dataclasses.dataclass
+class Replica:
+    """``owner`` of partitions once ``node`` is set; ``reason`` says why it waits."""
+
+    id: uuid.UUID
+    tenant: uuid.UUID
+    deployment: uuid.UUID
+    need: Need
+    priority: int
+    generation: int = 1
+    nodes: frozenset[uuid.UUID] = frozenset()
+    reason: str = ""
+    ending: bool = False
+    waits_since: int = 0
+    planned: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A partition: what one rank holds."""
+
+    replica: uuid.UUID
+    device: uuid.UUID
+    memory_bytes: int
+    millis: int
+    whole: bool
+    host_bytes: int
+    millicpus: int
+
+
+class Fleet:
+    """Rows and their constraints. ``nodes`` and ``devices`` keep no sums: those are counted from ``parts``."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[uuid.UUID, NodeView] = {}
+        self.devices: dict[uuid.UUID, DeviceView] = {}
+        self.parts: dict[tuple[uuid.UUID, int], Part] = {}
+        self.limits: dict[uuid.UUID, tuple[int, int]] = {}
+
+    def held_of(self, tenant: uuid.UUID, replicas: dict[uuid.UUID, Replica]) -> int:
+        """Bytes of devices that a tenant holds."""
+        return sum(part.memory_bytes for part in self.parts.values() if replicas[part.replica].tenant == tenant)
+
+    def snapshot(self, replicas: dict[uuid.UUID, Replica]) -> Snapshot:
+        """What the planner sees: sums from the partitions."""
+        devices = dict(self.devices)
+        nodes = dict(self.nodes)
+        for part in self.parts.values():
+            device = devices[part.device]
+            devices[part.device] = dataclasses.replace(
+                device, held_bytes=device.held_bytes + part.memory_bytes, held_millis=device.held_millis + part.millis,
+                exclusive=device.exclusive or part.whole, shared=device.shared or not part.whole,
+            )  # fmt: skip
+            node = nodes[device.node_id]
+            counts = dict(node.replicas)
+            deployment = replicas[part.replica].deployment
+            counts[deployment] = counts.get(deployment, 0) + 1
+            nodes[node.id] = dataclasses.replace(
+                node, held_host_bytes=node.held_host_bytes + part.host_bytes, replicas=counts,
+                held_millicpus=node.held_millicpus + part.millicpus,
+            )  # fmt: skip
+        ordered = sorted(devices.values(), key=lambda device: (nodes[device.node_id].name, device.uuid))
+        tenants = {
+            tenant: TenantView(
+                id=tenant, guaranteed_bytes=guaranteed, limit_bytes=limit, held_bytes=self.held_of(tenant, replicas)
+            )
+            for tenant, (guaranteed, limit) in self.limits.items()
+        }
+        return Snapshot(nodes, tuple(ordered), self._holders(replicas), tenants)
+
+    def _holders(self, replicas: dict[uuid.UUID, Replica]) -> tuple[HolderView, ...]:
+        parts: dict[uuid.UUID, list[Holding]] = {}
+        for (replica, _rank), part in sorted(self.parts.items()):
+            parts.setdefault(replica, []).append(
+                Holding(
+                    device_id=part.device, memory_bytes=part.memory_bytes, millis=part.millis, exclusive=part.whole,
+                    host_bytes=part.host_bytes, millicpus=part.millicpus,
+                )
+            )  # fmt: skip
+        return tuple(
+            HolderView(
+                replica_id=key, deployment_id=replicas[key].deployment, tenant_id=replicas[key].tenant,
+                label=str(key), priority=replicas[key].priority, holdings=tuple(held),
+                endable=not replicas[key].ending,
+            )
+            for key, held in parts.items()
+        )  # fmt: skip
+
+    def commit(self, answer: Answer, replicas: dict[uuid.UUID, Replica]) -> None:
+        """All ranks or none, checked again on what is now: the same checks as ``scheduling.commit``."""
+        replica = replicas.get(answer.ask.replica_id)
+        need = answer.need
+        if replica is None or need is None or replica.nodes or replica.generation != answer.ask.generation:
+            raise Gone("the replica does not wait any more")
+        limit = self.limits[replica.tenant][1]
+        if limit != UNLIMITED and self.held_of(replica.tenant, replicas) + need.total_bytes > limit:
+            raise Gone("quota")
+        now = self.snapshot(replicas)
+        devices = {device.id: device for device in now.devices}
+        for place in answer.places:
+            device = devices.get(place.device.id)
+            if device is None or device.node_id != place.node.id:
+                raise Gone("the device is gone")
+            if refuse(device, now.nodes[device.node_id], answer.ask.needs) is not None:
+                raise Gone("the device has changed")
+        for place in answer.places:
+            self.parts[replica.id, place.rank] = Part(
+                replica.id, place.device.id, need.memory_bytes, need.millis, need.whole, place.host_bytes,
+                place.millicpus,
+            )  # fmt: skip
+        replica.nodes = frozenset(place.node.id for place in answer.places)
+        replica.reason = ""
+
+    def release(self, replica: Replica) -> None:
+        """Free what a replica holds."""
+        for key in [key for key in self.parts if key[0] == replica.id]:
+            del self.parts[key]
+        replica.nodes = frozenset()
+
+
+class History:
+    """Random steps with a planning cycle after each; ``broken`` counts what must never be."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.now = 0
+        self.fleet = Fleet()
+        self.replicas: dict[uuid.UUID, Replica] = {}
+        self.silent: dict[uuid.UUID, int] = {}
+        self.numbers = iter(range(1, 1_000_000))
+        self.tenants = [self._id() for _ in range(3)]
+        self.deployments: list[tuple[uuid.UUID, uuid.UUID, Need, int]] = []
+        self.past: Counter[Shape] = Counter()
+        self.demand = NO_DEMAND
+        self.seen: Counter[str] = Counter()
+        self.broken: Counter[str] = Counter()
+        self.first_wrong = ""
+        for tenant in self.tenants:
+            self.fleet.limits[tenant] = self._quota()
+        for _ in range(2):
+            self.join()
+
+    def _id(self) -> uuid.UUID:
+        return uuid.UUID(int=next(self.numbers))
+
+    def _quota(self) -> tuple[int, int]:
+        guaranteed = self.draw.choice([0, 80, 160, 320]) * GIB
+        return guaranteed, self.draw.choice([UNLIMITED, guaranteed + self.draw.choice([0, 80, 400]) * GIB])
+
+    def run(self, steps: int) -> None:
+        """That many disturbances, then quiet until everything that can is placed."""
+        moves = [
+            self.join, self.lose, self.come_back, self.sicken, self.heal, self.cut, self.deploy, self.deploy,
+            self.deploy, self.end, self.requota, self.cordon, self.squeeze,
+        ]  # fmt: skip
+        for _ in range(steps):
+            self.now += self.draw.randrange(1, 30)
+            self.draw.choice(moves)()
+            self.cycle()
+            self.check()
+        for _ in range(CALM_CYCLES):
+            self.now += 60
+            before = (self.seen["evicted"], self.seen["moved"], self.seen["placed"])
+            self.cycle(calm=True)
+            self.check()
+            if before == (self.seen["evicted"], self.seen["moved"], self.seen["placed"]):
+                break
+        else:
+            self._wrong("never comes to rest", f"after {CALM_CYCLES} quiet cycles")
+        self.check_settled()
+
+    # --- what happens
+
+    def join(self) -> None:
+        """A node with GPUs of one product and a CPU."""
+        if len(self.fleet.nodes) >= MAX_NODES:
+            return
+        number = self._id()
+        product = self.draw.choice(list(PRODUCTS))
+        node = NodeView(
+            id=number, name=f"n{number.int:04}", state="ready", memory_bytes=256 * GIB,
+            memory_available_bytes=self.draw.choice([256, 200]) * GIB, held_host_bytes=0,
+            millicpus=self.draw.choice([16_000, 64_000]), held_millicpus=0,
+            fault_domain=self.draw.choice(["", "rack-a", "rack-b"]),
+        )  # fmt: skip
+        self.fleet.nodes[node.id] = node
+        for slot in range(self.draw.choice([1, 2, 4])):
+            self._device(node, "cuda", product, PRODUCTS[product] * GIB, f"{node.name}-{slot // 2}")
+        self._device(node, "cpu", "CPU", 64 * GIB, "")
+        self.seen["nodes joined"] += 1
+
+    def _device(self, node: NodeView, kind: str, product: str, memory: int, domain: str, parent: str = "") -> None:
+        number = self._id()
+        self.fleet.devices[number] = DeviceView(
+            id=number, node_id=node.id, uuid=f"{kind}-{number.int:05}", kind=kind, product=product, state="healthy",
+            message="", present=True, memory_bytes=memory, held_bytes=0, link_domain=domain, parent=parent,
+        )  # fmt: skip
+
+    def lose(self) -> None:
+        """A node falls silent; after its lease it is lost, and what it holds stays taken."""
+        node = self._some_node("ready")
+        if node is not None:
+            self.silent[node.id] = self.now
+            self.seen["nodes silent"] += 1
+
+    def come_back(self) -> None:
+        """A silent or lost node reports: it is what it was, and knows what it runs."""
+        if self.silent:
+            node_id = self.draw.choice(sorted(self.silent))
+            del self.silent[node_id]
+            node = self.fleet.nodes[node_id]
+            self.fleet.nodes[node_id] = dataclasses.replace(node, state=NodeState.READY.value)
+            self.seen["nodes back"] += 1
+
+    def cordon(self) -> None:
+        """Or the other way round."""
+        node = self._some_node(self.draw.choice(["ready", "cordoned"]))
+        if node is not None and node.id not in self.silent:
+            state = "cordoned" if node.state == "ready" else "ready"
+            self.fleet.nodes[node.id] = dataclasses.replace(node, state=state)
+
+    def squeeze(self) -> None:
+        """Somebody else uses host memory of a node, or stops."""
+        node = self._some_node("ready")
+        if node is not None:
+            free = self.draw.choice([20, 100, 200, 256]) * GIB
+            self.fleet.nodes[node.id] = dataclasses.replace(node, memory_available_bytes=free)
+
+    def sicken(self) -> None:
+        """A device is quarantined; its replicas start over elsewhere on a new generation."""
+        device = self.draw.choice(list(self.fleet.devices.values()))
+        state = DeviceState.QUARANTINED.value
+        self.fleet.devices[device.id] = dataclasses.replace(device, state=state, message="Xid 79")
+        for replica in list(self.replicas.values()):
+            if any(key[0] == replica.id and part.device == device.id for key, part in self.fleet.parts.items()):
+                self._start_over(replica)
+        self.seen["devices sick"] += 1
+
+    def heal(self) -> None:
+        """All devices are well again."""
+        for device in list(self.fleet.devices.values()):
+            self.fleet.devices[device.id] = dataclasses.replace(device, state="healthy", message="")
+
+    def cut(self) -> None:
+        """An idle GPU is cut into instances, or idle instances become the GPU again."""
+        held = {part.device for part in self.fleet.parts.values()}
+        device = self.draw.choice(list(self.fleet.devices.values()))
+        node = self.fleet.nodes[device.node_id]
+        if device.kind != "cuda" or device.id in held:
+            return
+        if not device.parent:
+            del self.fleet.devices[device.id]
+            for gib in self.draw.choice([(40, 20, 20), (40, 40), (20, 20, 20, 20)]):
+                share = gib * PRODUCTS[device.product] // 80
+                self._device(node, "cuda", f"{device.product} MIG", share * GIB, "", parent=device.uuid)
+            self.seen["GPUs cut"] += 1
+            return
+        parts = [each for each in self.fleet.devices.values() if each.parent == device.parent]
+        if not any(each.id in held for each in parts):
+            for each in parts:
+                del self.fleet.devices[each.id]
+            product = device.product.removesuffix(" MIG")
+            self._device(node, "cuda", product, PRODUCTS[product] * GIB, f"{node.name}-x")
+
+    def deploy(self) -> None:
+        """A new deployment with some replicas, or more of an old one."""
+        if len(self.replicas) >= MAX_REPLICAS:
+            return
+        if not self.deployments or self.draw.random() < 0.6:
+            self.deployments.append((self._id(), self.draw.choice(self.tenants), self._need(), self.draw.randrange(3)))
+        deployment, tenant, need, priority = self.draw.choice(self.deployments)
+        for _ in range(self.draw.randrange(1, 5)):
+            replica = Replica(self._id(), tenant, deployment, need, priority, waits_since=self.now)
+            self.replicas[replica.id] = replica
+        self.seen["replicas asked for"] += 1
+
+    def _need(self) -> Need:
+        kind = self.draw.choice(["cuda", "cuda", "cuda", "cpu"])
+        devices = self.draw.choice([1, 1, 1, 2, 4]) if kind == "cuda" else 1
+        return Need(
+            kind=kind, memory_bytes=self.draw.choice([4, 9, 18, 36, 70]) * GIB,
+            host_bytes=self.draw.choice([2, 8, 32]) * GIB * devices, millicpus=self.draw.choice([500, 2000, 8000]),
+            millis=self.draw.choice([0, 0, 250, 500]), devices=devices, linked=devices == 2,
+            stages=2 if kind == "cuda" and self.draw.random() < 0.1 else 1, whole=self.draw.random() < 0.2,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Some replicas are not wanted any more."""
+        for key in self.draw.sample(sorted(self.replicas), min(3, len(self.replicas))):
+            self._stop(self.replicas[key])
+
+    def requota(self) -> None:
+        """An admin sets other limits; nothing is taken away."""
+        self.fleet.limits[self.draw.choice(self.tenants)] = self._quota()
+        self.seen["quotas changed"] += 1
+
+    def _some_node(self, state: str) -> NodeView | None:
+        found = [node for node in self.fleet.nodes.values() if node.state == state]
+        return self.draw.choice(found) if found else None
+
+    def _stop(self, replica: Replica) -> None:
+        if any(self.fleet.nodes[node].state == "lost" for node in replica.nodes):
+            replica.ending = True  # its partitions stay taken until the node reports
+            return
+        self.fleet.release(replica)
+        del self.replicas[replica.id]
+
+    def _start_over(self, replica: Replica) -> None:
+        if any(self.fleet.nodes[node].state == "lost" for node in replica.nodes):
+            return
+        self.fleet.release(replica)
+        replica.generation += 1
+        replica.reason = ""
+        replica.waits_since = self.now
+
+    # --- the loop
+
+    def cycle(self, *, calm: bool = False) -> None:
+        """Leases, endings, a plan from a snapshot, and its commit, perhaps late, perhaps not at all."""
+        for node_id, since in self.silent.items():
+            node = self.fleet.nodes[node_id]
+            if self.now - since > LEASE_SECONDS and node.state != "lost":
+                self.fleet.nodes[node_id] = dataclasses.replace(node, state=NodeState.LOST.value)
+                self.seen["nodes lost"] += 1
+        for replica in [each for each in self.replicas.values() if each.ending]:
+            self._stop(replica)
+        waiting = [replica for replica in self.replicas.values() if not replica.nodes and not replica.ending]
+        waiting.sort(key=lambda replica: (-replica.priority, replica.waits_since, replica.id))
+        answers = self._plan(waiting)
+        if not calm and self.draw.random() < 0.15:
+            self.seen["crashes before commit"] += 1
+            return
+        if not calm and self.draw.random() < 0.25:
+            self.draw.choice([self.sicken, self.cut, self.end, self.requota, self.squeeze])()
+        self._carry_out(answers, calm=calm)
+
+    def _plan(self, waiting: list[Replica]) -> list[Answer]:
+        snapshot = self.fleet.snapshot(self.replicas)
+        planner = Planner(snapshot, self.demand)
+        answers = []
+        for replica in waiting:
+            if not replica.planned:
+                self.past[replica.need.shape] += 1
+                replica.planned = True
+                if sum(self.past.values()) % 16 == 0:
+                    self.demand = Demand.of(self.past)
+            asked = Ask(
+                replica_id=replica.id, generation=replica.generation, deployment_id=replica.deployment,
+                needs={replica.need.kind: replica.need}, desired=4, tenant_id=replica.tenant,
+                priority=replica.priority,
+            )  # fmt: skip
+            answers.append(planner.decide(asked))
+        return answers
+
+    def _carry_out(self, answers: list[Answer], *, calm: bool) -> None:
+        for answer in answers:
+            if not calm and self.draw.random() < 0.03:
+                self.seen["crashes between commits"] += 1
+                return
+            replica = self.replicas.get(answer.ask.replica_id)
+            if answer.places:
+                try:
+                    self.fleet.commit(answer, self.replicas)
+                    self.seen["placed"] += 1
+                except Gone as exc:
+                    self.seen[f"stale: {exc}"] += 1
+            elif replica is not None:
+                replica.reason = answer.reason
+                self.seen[f"refused: {answer.reason}"] += 1
+                if answer.relief is not None:
+                    self._relieve(answer)
+
+    def _relieve(self, answer: Answer) -> None:
+        """Who must go goes: back to waiting, where they are planned like all others."""
+        assert answer.relief is not None
+        asking = answer.ask
+        gone = [*answer.relief.evicts, *(holder for holder, _node in answer.relief.moves)]
+        for holder in gone:
+            replica = self.replicas.get(holder.replica_id)
+            if replica is None or not replica.nodes:
+                continue
+            guaranteed = self.fleet.limits[replica.tenant][0]
+            left = self.fleet.held_of(replica.tenant, self.replicas) - holder.memory_bytes
+            if replica.tenant != asking.tenant_id and left < guaranteed:
+                self.seen["evictions overtaken"] += 1  # its quota was raised, or it lost something else, since the plan
+                continue
+            if replica.tenant == asking.tenant_id and replica.priority >= asking.priority:
+                self._wrong("own equal taken", str(holder.replica_id))
+            self._start_over(replica)
+            self.seen["moved" if any(holder is each for each, _n in answer.relief.moves) else "evicted"] += 1
+
+    # --- what must hold
+
+    def check(self) -> None:
+        """The database's constraints, counted from the partitions, and that everybody knows why they wait."""
+        now = self.fleet.snapshot(self.replicas)
+        by_device: dict[uuid.UUID, list[Part]] = {}
+        for part in self.fleet.parts.values():
+            by_device.setdefault(part.device, []).append(part)
+            if part.device not in self.fleet.devices:
+                self._wrong("device vanished under an owner", str(part))
+        for parts in by_device.values():
+            if any(part.whole for part in parts) and len(parts) > 1:
+                self._wrong("two owners", str(parts))
+        for device in now.devices:
+            if device.held_bytes > device.memory_bytes or device.held_millis > device.millis:
+                self._wrong("overcommitted", str(device))
+        for node in now.nodes.values():
+            if node.held_host_bytes > node.memory_bytes or node.held_millicpus > node.millicpus:
+                self._wrong("overcommitted", str(node))
+        self._check_replicas()
+
+    def _check_replicas(self) -> None:
+        for replica in self.replicas.values():
+            ranks = [key for key in self.fleet.parts if key[0] == replica.id]
+            if len(ranks) != (replica.need.devices * replica.need.stages if replica.nodes else 0):
+                self._wrong("gang in part", str(replica))
+
+    def check_settled(self) -> None:
+        """Once nothing disturbs any more: everybody has a place or a reason, and the reasons are true."""
+        now = self.fleet.snapshot(self.replicas)
+        for replica in self.replicas.values():
+            if replica.nodes or replica.ending:
+                continue
+            if not replica.reason:
+                self._wrong("stuck without a reason", str(replica))
+            need, tenant = replica.need, now.tenants[replica.tenant]
+            if need.devices * need.stages == 1 and tenant.within_limit(need.total_bytes):
+                free = [d for d in now.devices if refuse(d, now.nodes[d.node_id], {need.kind: need}) is None]
+                if free:
+                    self._wrong("refused though it fits", f"{replica} {free[0]}")
+
+    def _wrong(self, what: str, details: str) -> None:
+        self.broken[what] += 1
+        self.first_wrong = self.first_wrong or details

@@ -1,0 +1,59 @@
+"""Random histories of a fleet in memory through the real planner, and the benchmark's protocol on a small list."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.benchmarks import placement
+from tests.build.histories import History
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_nobody_is_overcommitted_and_everybody_knows_why_they_wait(block):
+    seen, broken = Counter(), Counter()
+    for seed in range(block * 25, block * 25 + 25):
+        history = History(seed)
+        history.run(20)
+        seen += history.seen
+        broken += history.broken
+        assert not history.broken, (seed, history.broken, history.first_wrong)
+    assert broken == {}
+    assert min(seen[name] for name in ("placed", "nodes lost", "GPUs cut", "quotas changed", "evicted")) > 0
+
+
+@pytest.mark.parametrize("seed", [5156, 5186])
+def test_what_was_cleared_for_one_is_not_taken_by_others_for_ever(seed):
+    history = History(seed)
+    history.run(20)
+    assert not history.broken, history.first_wrong
+
+
+@pytest.fixture
+def folder(tmp_path):
+    draw = random.Random(7)
+    rows = ["sn,cpu_milli,memory_mib,gpu,model"]
+    rows += [f"n{number},{draw.choice([16000, 48000])},131072,{draw.choice([2, 4])},G" for number in range(30)]
+    (tmp_path / "small_node_list.csv").write_text("\n".join(rows) + "\n")
+    shapes = [(4000, 1, 810), (4000, 1, 470), (8000, 1, 1000), (6000, 0, 0), (2000, 1, 160), (16000, 2, 1000)]
+    pods = ["name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"]
+    for number in range(60):
+        cpu, gpus, milli = draw.choice(shapes)
+        pods.append(f"p{number},{cpu},4096,{gpus},{milli},{'X|Y' if number == 5 and gpus else ''}")
+    (tmp_path / "small_pod_list_mixed.csv").write_text("\n".join(pods) + "\n")
+    return tmp_path
+
+
+def test_the_protocol_reads_any_list_and_refuses_nobody_who_fits(folder, monkeypatch, capsys):
+    snapshot = placement.read_nodes(folder / "small_node_list.csv")
+    pods = placement.read_pods(folder / "small_pod_list_mixed.csv")
+    capacity = sum(device.memory_bytes for device in snapshot.devices if device.kind == "cuda")
+    run = placement.replay(snapshot, placement.arrivals(pods, capacity, 42), placement.mix(pods))
+    assert sum(run.failed.values()) > 0
+    assert run.unallocated[1.0] >= run.unallocated[1.3]
+    assert run.unallocated[1.3] < 25
+    again = placement.replay(snapshot, placement.arrivals(pods, capacity, 42), placement.mix(pods))
+    assert (again.unallocated, again.failed) == (run.unallocated, run.failed)
+    monkeypatch.setattr("sys.argv", ["placement", "--traces", str(folder), "--seeds", "2", "--demand", "past"])
+    placement.main()
+    assert '"unallocated_mixed"' in capsys.readouterr().out.splitlines()[-1]

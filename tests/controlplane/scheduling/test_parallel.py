@@ -1,0 +1,155 @@
+"""How a replica is spread: worked examples with published sizes, and what is refused."""
+
+import dataclasses
+
+import pytest
+
+from scheduling.links import NVLINK4, PCIE5, RDMA_400, all_reduce, all_to_all, send
+from scheduling.parallel import GIB, Hardware, ModelFacts, Wanted, choose
+
+MIB = 1024**2
+
+
+def gib(number):
+    return int(number * GIB)
+
+
+LLAMA_8B = ModelFacts(
+    weights_bytes=gib(14.96), layers=32, heads=32, kv_heads=8, head_dim=128, hidden_size=4096
+)  # fmt: skip
+LLAMA_70B = ModelFacts(weights_bytes=gib(131.42), layers=80, heads=64, kv_heads=8, head_dim=128, hidden_size=8192)
+LLAMA_70B_FP8 = dataclasses.replace(LLAMA_70B, weights_bytes=gib(67.67))
+QWEN_7B = ModelFacts(weights_bytes=gib(14.19), layers=28, heads=28, kv_heads=4, head_dim=128, hidden_size=3584)
+MIXTRAL = ModelFacts(
+    weights_bytes=gib(86.99), layers=32, heads=32, kv_heads=8, head_dim=128, hidden_size=4096, experts=8,
+    experts_per_token=2, expert_bytes=gib(84.0), expert_size=14336,
+)  # fmt: skip
+QWEN_30B = ModelFacts(
+    weights_bytes=gib(56.87), layers=48, heads=32, kv_heads=4, head_dim=128, hidden_size=2048, experts=128,
+    experts_per_token=8, expert_bytes=gib(54.0), expert_size=768,
+)  # fmt: skip
+DEEPSEEK_FP8 = ModelFacts(
+    weights_bytes=gib(626.8), replicated_bytes=gib(1.06), layers=61, heads=128, kv_heads=128, head_dim=128,
+    hidden_size=7168, latent_dim=576, experts=256, experts_per_token=8, expert_bytes=gib(609.0), expert_size=2048,
+    moe_layers=58, block=128,
+)  # fmt: skip
+H100 = Hardware(product="H100", usable_bytes=int(79.1 * GIB * 0.92), domain=8, link=NVLINK4, nodes=2, fabric=RDMA_400)
+H200 = dataclasses.replace(H100, product="H200", usable_bytes=int(139.8 * GIB * 0.92))
+L40S = Hardware(product="L40S", usable_bytes=int(44.4 * GIB * 0.92), domain=8, link=PCIE5)
+ONE = Wanted(floor_tokens=8192)
+
+
+def every(model, hardware=H100, wanted=ONE):
+    found = choose(model, hardware, wanted)
+    return {
+        (option.tp, option.pp, option.ep): option
+        for option in (*found.rejected, *([found.chosen] if found.chosen else []))
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "way", "weights_gib", "budget_gib", "tokens"),
+    [
+        (LLAMA_8B, H100, (1, 1, 1), 15.0, 55.3, 453_000),
+        (LLAMA_8B, H200, (1, 1, 1), 15.0, 111.2, 911_000),
+        (QWEN_7B, H100, (1, 1, 1), 14.2, 56.1, 1_050_000),
+        (LLAMA_70B, H100, (1, 1, 1), 131.4, -61.2, 0),
+        (LLAMA_70B, H100, (2, 1, 1), 65.7, 4.1, 26_600),
+        (LLAMA_70B, H100, (4, 1, 1), 32.9, 36.9, 484_000),
+        (LLAMA_70B, H100, (8, 1, 1), 16.4, 53.3, 1_400_000),
+        (LLAMA_70B, H200, (1, 1, 1), 131.4, -5.3, 0),
+        (LLAMA_70B, H200, (2, 1, 1), 65.7, 59.9, 393_000),
+        (LLAMA_70B_FP8, H100, (1, 1, 1), 67.7, 2.6, 8_500),
+        (LLAMA_70B_FP8, H100, (2, 1, 1), 33.8, 35.9, 236_000),
+        (LLAMA_70B_FP8, H200, (1, 1, 1), 67.7, 58.4, 192_000),
+        (MIXTRAL, H100, (1, 1, 1), 87.0, -16.7, 0),
+        (MIXTRAL, H100, (2, 1, 1), 43.5, 26.3, 431_000),
+        (QWEN_30B, H100, (1, 1, 1), 56.9, 13.4, 146_000),
+        (QWEN_30B, H100, (2, 1, 1), 28.4, 41.3, 903_000),
+        (QWEN_30B, H100, (8, 1, 1), 7.1, 62.7, 2_740_000),  # 4 KV heads on 8 ranks: each is kept twice
+        (DEEPSEEK_FP8, H100, (8, 1, 1), 79.3, -9.5, 0),
+        (DEEPSEEK_FP8, H200, (8, 1, 1), 79.3, 46.3, 700_000),
+        (DEEPSEEK_FP8, H100, (8, 2, 1), 39.6, 29.6, 890_000),  # stages of 31 and 30 layers
+    ],
+)  # fmt: skip
+def test_bytes_per_rank(model, hardware, way, weights_gib, budget_gib, tokens):
+    option = every(model, hardware)[way]
+    assert option.weights_bytes / GIB == pytest.approx(weights_gib, abs=0.06)
+    assert option.kv_budget_bytes / GIB == pytest.approx(budget_gib, abs=0.5)
+    assert option.kv_tokens == pytest.approx(tokens, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "want"),
+    [
+        pytest.param(LLAMA_8B, H100, "one device", id="what fits one device is not spread"),
+        pytest.param(LLAMA_70B, H100, "TP2", id="tensor parallel inside the domain"),
+        pytest.param(LLAMA_70B_FP8, H200, "one device", id="quantized it fits one"),
+        pytest.param(DEEPSEEK_FP8, H200, "EP8", id="experts are spread where TP would copy the KV cache"),
+        pytest.param(DEEPSEEK_FP8, H100, "TP8 x PP2", id="stages over nodes when a domain is too small"),
+        pytest.param(LLAMA_70B, L40S, "PP4", id="stages where there is only PCIe"),
+    ],
+)
+def test_the_choice(model, hardware, want):
+    found = choose(model, hardware, ONE)
+    assert found.chosen.name == want
+    assert all(option.why_not for option in found.rejected)
+    assert found.chosen.why_not == ""
+
+
+def test_heads_must_divide():
+    assert every(QWEN_7B)[8, 1, 1].why_not == "28 attention heads do not divide by 8"
+    assert every(QWEN_7B)[4, 1, 1].why_not.startswith("one device is enough")
+    blocks = dataclasses.replace(QWEN_30B, block=128)
+    assert every(blocks)[8, 1, 1].why_not == "experts of 768 do not divide by 8 into blocks of 128"
+
+
+def test_tensor_parallelism_over_pcie_is_refused_unless_asked_for():
+    refused = every(LLAMA_70B, L40S)[4, 1, 1].why_not
+    assert refused.startswith(
+        "tensor parallelism over PCIe 5.0 x16: 3932160 bytes per token and rank in 160 all-reduces"
+    )
+    asked = choose(LLAMA_70B, L40S, Wanted(floor_tokens=8192, tp_over_pcie=True))
+    assert asked.chosen.name == "TP4"
+
+
+def test_load_is_answered_with_replicas():
+    found = choose(LLAMA_8B, H100, Wanted(floor_tokens=8192, load_tokens=2_000_000))
+    assert (found.chosen.name, found.chosen.replicas) == ("one device", 5)
+    assert found.chosen.bytes_per_token == 0
+    assert all("enough" in option.why_not for option in found.rejected if option.tp == 2 and option.pp == 1)
+
+
+def test_a_model_that_fits_nowhere_says_by_how_much():
+    small = dataclasses.replace(H100, nodes=1, fabric=None, domain=2)
+    found = choose(DEEPSEEK_FP8, small, ONE)
+    assert found.chosen is None
+    assert "short by" in found.rejected[0].why_not
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "ranks", "megabytes"),
+    [(4096, 32, 2, 0.52), (4096, 32, 4, 0.79), (4096, 32, 8, 0.92), (8192, 80, 2, 2.62), (8192, 80, 4, 3.93),
+     (8192, 80, 8, 4.59), (7168, 61, 8, 3.06)],
+)  # fmt: skip
+def test_bytes_of_all_reduces(hidden, layers, ranks, megabytes):
+    moved = all_reduce(layers, ranks, hidden, 2, NVLINK4)
+    assert moved.bytes_per_token / 1e6 == pytest.approx(megabytes, abs=0.006)
+    assert moved.calls == 2 * layers
+
+
+def test_bytes_of_stages_and_experts():
+    assert send(2, 8192, 2, RDMA_400).bytes_per_token == 32 * 1024
+    moved = all_to_all(58, 256, 8, 7168, 1, 2, NVLINK4)
+    assert moved.bytes_per_token / 1e6 == pytest.approx(10, rel=0.02)
+    prefill = all_reduce(80, 8, 8192, 2, NVLINK4)
+    assert 8192 * prefill.seconds_per_token() == pytest.approx(0.104, abs=0.005)
+
+
+def test_what_is_recorded_is_data():
+    told = choose(LLAMA_70B, H100, ONE).as_dict()
+    assert told["chosen"]["collectives"][0] == {
+        "name": "all-reduce", "calls": 160, "bytes_per_token": 2621440, "link": "NVLink 4",
+        "overlap": "exposed: the next product waits for the sum",
+    }  # fmt: skip
+    assert {option["name"] for option in told["rejected"]} >= {"one device", "TP4", "TP8"}

@@ -1,0 +1,111 @@
+"""Who may be taken away for whom, what would help, and that nobody learns of others' replicas."""
+
+import uuid
+
+import pytest
+
+from scheduling.plan import plan
+from tests.build.fleets import GIB, ask, gpu, holder, need, node, snapshot, tenant
+
+NEED = {"cuda": need("cuda", 40, 1, 1000)}
+
+
+def relieved(holders, tenants, nodes=None, devices=None, **facts):
+    nodes = nodes or [node(held_millicpus=7000)]
+    devices = devices or [gpu(1, held_bytes=78 * GIB, shared=True)]
+    wanted = ask(**{"needs": NEED, "tenant_id": uuid.UUID(int=1), "priority": 1, **facts})
+    (answer,) = plan(snapshot(nodes, devices, holders, tenants), [wanted])
+    assert answer.places == ()
+    if answer.relief is None:
+        return None
+    return [each.label for each in answer.relief.evicts], [each.label for each, _node in answer.relief.moves]
+
+
+FREE_TENANTS = [tenant(1, -1, -1, 0), tenant(2, 0, -1, 80)]
+
+
+@pytest.mark.parametrize(
+    ("holders", "tenants", "want"),
+    [
+        pytest.param([holder(1, 1, 39)], [tenant(1, -1, -1, 39)], (["r1"], []), id="lower priority of its own tenant"),
+        pytest.param([holder(1, 1, 39, priority=1)], [tenant(1, -1, -1, 39)], None, id="not its equals"),
+        pytest.param([holder(1, 1, 39, priority=2)], [tenant(1, -1, -1, 39)], None, id="not its betters"),
+        pytest.param([holder(1, 1, 39, tenant_number=2)], [tenant(1, -1, -1, 0), tenant(2, 39, -1, 39)], None,
+                     id="never what is guaranteed to another"),
+        pytest.param([holder(1, 1, 39, tenant_number=2)], [tenant(1, -1, -1, 0), tenant(2, -1, -1, 39)], None,
+                     id="without a limit all is guaranteed"),
+        pytest.param([holder(1, 1, 39, tenant_number=2)], [tenant(1, -1, -1, 0), tenant(2, 10, -1, 50)], (["r1"], []),
+                     id="what another borrowed, by priority"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=1)],
+                     [tenant(1, 100, -1, 0), tenant(2, 0, -1, 39)], (["r1"], []), id="reclaim within the guarantee"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=1)],
+                     [tenant(1, 10, -1, 0), tenant(2, 0, -1, 39)], None, id="no reclaim for what is borrowed itself"),
+        pytest.param([holder(1, 1, 20), holder(2, 1, 18), holder(3, 1, 39)], [tenant(1, -1, -1, 77)], (["r3"], []),
+                     id="one instead of two"),
+        pytest.param([holder(1, 1, 20), holder(2, 1, 18)], [tenant(1, -1, -1, 38)], (["r1", "r2"], []),
+                     id="two where one is not enough"),
+        pytest.param([holder(1, 1, 10)], [tenant(1, -1, -1, 10)], None, id="nothing when it would not help"),
+        pytest.param([holder(1, 1, 39, endable=False)], [tenant(1, -1, -1, 39)], None, id="not what is ending already"),
+    ],
+)  # fmt: skip
+def test_who_goes(holders, tenants, want):
+    assert relieved(holders, tenants) == want
+
+
+def test_a_guarantee_holds_for_all_that_go_together():
+    two = [holder(1, 1, 20, tenant_number=2), holder(2, 1, 18, tenant_number=2)]
+    assert relieved(two, [tenant(1, -1, -1, 0), tenant(2, 20, -1, 38)]) is None
+    assert relieved(two, [tenant(1, -1, -1, 0), tenant(2, 0, -1, 38)]) == (["r1", "r2"], [])
+
+
+def test_who_finds_a_place_elsewhere_is_moved():
+    nodes = [node(1, held_millicpus=7000), node(2, held_millicpus=7000)]
+    devices = [gpu(1, 1, held_bytes=78 * GIB, shared=True), gpu(2, 2, held_bytes=41 * GIB, shared=True)]
+    found = relieved([holder(1, 1, 39)], [tenant(1, -1, -1, 39)], nodes, devices)
+    assert found == ([], ["r1"])
+
+
+def test_what_is_cleared_for_one_is_not_given_to_the_next():
+    """Otherwise a lower one takes the room beside it each time, and the same two are moved in and out for ever."""
+    fleet = snapshot(
+        [node(held_millicpus=5000)], [gpu(1, held_bytes=39 * GIB, shared=True)], [holder(1, 1, 39)],
+        [tenant(1, -1, -1, 39)],
+    )  # fmt: skip
+    high = ask(1, needs={"cuda": need("cuda", 60, 1, 500)}, tenant_id=uuid.UUID(int=1), priority=1)
+    low = ask(2, needs={"cuda": need("cuda", 30, 1, 500)}, tenant_id=uuid.UUID(int=1))
+    first, second = plan(fleet, [low, high])
+    assert (first.ask, [each.label for each in first.relief.evicts]) == (high, ["r1"])
+    assert (second.ask, second.places, second.reason) == (low, (), "InsufficientDeviceMemory")
+
+
+def test_two_that_wait_do_not_count_on_the_same_victim():
+    fleet = snapshot(
+        [node(held_millicpus=7000)], [gpu(1, held_bytes=78 * GIB, shared=True)], [holder(1, 1, 39)],
+        [tenant(1, -1, -1, 39)],
+    )  # fmt: skip
+    asks = [ask(number, needs=NEED, tenant_id=uuid.UUID(int=1), priority=1) for number in range(2)]
+    first, second = plan(fleet, asks)
+    assert first.relief is not None
+    assert second.relief is None
+
+
+def test_quota_refuses_before_devices_do():
+    fleet = snapshot([node()], [gpu(1)], [], [tenant(1, 50, 50, 20)])
+    (answer,) = plan(fleet, [ask(needs=NEED, tenant_id=uuid.UUID(int=1))])
+    assert (answer.places, answer.reason) == ((), "QuotaExceeded")
+    assert answer.message.startswith("The quota on device memory is 50.00 GiB; 20.00 GiB are held and 40.00 GiB more")
+    assert "quota were larger" in answer.would_fit_if
+    asks = [ask(number, needs={"cuda": need("cuda", 20)}, tenant_id=uuid.UUID(int=1)) for number in range(3)]
+    assert [bool(each.places) for each in plan(fleet, asks)] == [True, False, False]
+
+
+def test_help_names_own_replicas_and_no_others():
+    holders = [holder(1, 1, 39), holder(2, 1, 39, tenant_number=2)]
+    fleet = snapshot([node(held_millicpus=6000)], [gpu(1, held_bytes=78 * GIB, shared=True)], holders)
+    (mine,) = plan(fleet, [ask(needs=NEED, tenant_id=uuid.UUID(int=1))])
+    assert mine.would_fit_if.startswith("38.00 GiB more were free on H100 of node n1: stop r1 there")
+    assert mine.devices()[0]["would_fit_if"] == "needs 38.00 GiB more on d1; free by stopping r1"
+    assert "r2" not in str(mine.explanation())
+    (theirs,) = plan(fleet, [ask(needs=NEED, tenant_id=uuid.UUID(int=3))])
+    assert "r1" not in str(theirs.explanation())
+    assert "stop another replica there" in theirs.would_fit_if
