@@ -33,3 +33,28 @@ class Sample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.replica_id} {self.at:%H:%M:%S}"
+
+
+class OutcomeCount(models.Model):
+    """How requests of one deployment that began within five seconds ended, as one delivery of usage told it.
+
+    ``ttft``, ``itl``, ``e2e`` (milliseconds) and ``tokens`` are sparse histograms (``telemetry.histograms``).
+    """
+
+    deployment_id = models.UUIDField()
+    at = models.DateTimeField()
+    requests = models.PositiveIntegerField()
+    errors = models.PositiveIntegerField()
+    ttft = models.JSONField(default=dict)
+    itl = models.JSONField(default=dict)
+    e2e = models.JSONField(default=dict)
+    tokens = models.JSONField(default=dict)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["deployment_id", "at"], name="outcome_of_deployment"),
+            models.Index(fields=["at"], name="outcome_at"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.deployment_id} {self.at:%H:%M:%S}: {self.requests}"

@@ -2,10 +2,11 @@
 
 from celery import shared_task
 
-from telemetry import series
+from telemetry import outcomes, series
 
 
 @shared_task(name="telemetry.tasks.prune")
 def prune() -> None:
     """Forget points that are too old."""
     series.prune()
+    outcomes.prune()
