@@ -11,7 +11,9 @@ from kernel import errors
 GIB: Final = 1024**3
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 ENGINES: Final = ("causal",)
-QUANTIZATIONS: Final = ("none",)
+# What the engine has; a test compares. 16-bit weights need no entry: that is what ``dtype`` says.
+QUANTIZATIONS: Final = ("none", "int8", "int8_weight_only", "int4_weight_only", "fp8")
+KV_DTYPES: Final = ("same", "int8", "fp8")
 KV_BLOCK_SIZES: Final = (8, 16, 32, 64, 128)
 
 
@@ -24,12 +26,17 @@ class Settings:
     quantization: str = "none"
     max_model_len: int = 0
     max_num_seqs: int = 32
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 1024
     max_waiting: int = 256
     kv_block_tokens: int = 16
     kv_cache_bytes: int = 0
     enable_prefix_cache: bool = True
     num_threads: int = 0
+    tenant_kv_share: float = 1.0
+    queue_timeout_seconds: float = 0.0
+    sleep_after_seconds: float = 0.0
+    kv_dtype: str = "same"
+    offload_layers: int = 0
     watermark_low: float = 0.75
     watermark_high: float = 0.88
     watermark_critical: float = 0.95
@@ -46,6 +53,7 @@ _CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
     "engine": ENGINES,
     "dtype": tuple(DTYPE_BYTES),
     "quantization": QUANTIZATIONS,
+    "kv_dtype": KV_DTYPES,
     "kv_block_tokens": KV_BLOCK_SIZES,
 }
 # field: (smallest, largest)
@@ -56,8 +64,17 @@ _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "max_waiting": (1, 10_000),
     "kv_cache_bytes": (0, 16 * 1024 * GIB),
     "num_threads": (0, 256),
+    "offload_layers": (0, 1024),
 }
-_WATERMARKS: Final = ("watermark_low", "watermark_high", "watermark_critical")
+_FRACTIONS: Final = ("watermark_low", "watermark_high", "watermark_critical", "tenant_kv_share")
+_LONGEST_SECONDS: Final = 86_400.0
+_SECONDS: Final = ("queue_timeout_seconds", "sleep_after_seconds")
+
+
+def runs_on(config: "Settings | Any", device_kind: str) -> bool:
+    """False where a device of that kind lacks what ``config`` asks for: an engine there would refuse to start."""
+    special = "fp8" in (config.quantization, config.kv_dtype) or config.offload_layers > 0
+    return device_kind != "cpu" or not special
 
 
 def normalise(config: Mapping[str, Any]) -> Settings:
@@ -109,9 +126,13 @@ def _check(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise _wrong(name, f"{name} is a whole number from {low} to {high}.")
         return value
-    if name in _WATERMARKS:
+    if name in _FRACTIONS:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise _wrong(name, f"{name} is a fraction above 0 and at most 1.")
+        return float(value)
+    if name in _SECONDS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_SECONDS:
+            raise _wrong(name, f"{name} is a number of seconds from 0 (no limit) to {_LONGEST_SECONDS:.0f}.")
         return float(value)
     if not isinstance(value, bool):
         raise _wrong(name, f"{name} is true or false.")

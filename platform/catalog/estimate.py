@@ -1,7 +1,8 @@
 """What a replica will need, before anything has run (pure). Measured peaks replace these numbers once they exist.
 
-- weights: parameters x bytes of the dtype (GGUF and everything else is brought to the dtype when it is loaded);
-- KV per token: 2 x layers x kv_heads x head_dim x bytes;
+- weights: parameters x bytes of the dtype, or as ``holding`` says where they are quantized (whatever the file holds is
+  brought into that when it is loaded); layers that wait in host memory are there instead, but for one at a time;
+- KV per token: 2 x layers x kv_heads x head_dim x bytes, or one byte and a scale per head;
 - workspace: the larger of one step's activations and its logits, which never live at the same time; the attention mask
   of a full step over the longest sequence; rotary tables; a copy of one layer's pages, padded; library scratch;
 - context: what a process costs on a device before the first byte of the model;
@@ -13,7 +14,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from catalog import holding
 from catalog.configs import DTYPE_BYTES
+from catalog.holding import Shape, kv_bytes_per_token
 
 MIB: Final = 1024**2
 # Interpreter, torch and its thread pools on a CPU; driver context and kernels on a GPU.
@@ -26,6 +29,9 @@ _RESIDUAL_STREAMS: Final = 4  # hidden states that live beside the MLP's: input,
 _LOGIT_COPY_BYTES: Final = 8  # the sampler works on a float32 copy and sorts another
 _MASK_BYTES: Final = 5  # one truth value and one float32 per query and key
 _TABLE_BYTES: Final = 8  # a sine and a cosine in float32 per position and dimension
+_SCORES: Final = 1 << 22  # bounded scores are written out, at most so many at a time
+_UNPACKED_COPIES: Final = 2  # a weight of few bits on its way to the product, where no product reads it packed
+_VISIT_COPIES: Final = 4
 _GATHER_PADDING: Final = 2  # sequences read together are padded to the longest, at most twice the shortest
 
 
@@ -54,20 +60,12 @@ class Config(Protocol):
     def kv_cache_bytes(self) -> int: ...
     @property
     def watermark_critical(self) -> float: ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The sizes of a decoder that decide its memory."""
-
-    parameters: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
+    @property
+    def quantization(self) -> str: ...
+    @property
+    def kv_dtype(self) -> str: ...
+    @property
+    def offload_layers(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +73,8 @@ class Estimate:
     """Bytes of one replica on its device. ``kv_floor_bytes`` is the least KV cache it can work with.
 
     ``max_model_len`` is in tokens; ``host_memory_bytes`` is what its process takes of the node's memory.
+    ``transfer_bytes`` are copied from host memory to the device in every step, whatever its batch: at 25 GB/s (PCIe 4,
+    sixteen lanes) each GB adds 40 ms to a step.
     """
 
     weights_bytes: int
@@ -85,6 +85,7 @@ class Estimate:
     headroom_bytes: int
     host_memory_bytes: int
     max_model_len: int
+    transfer_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -103,21 +104,40 @@ def estimate(version: VersionFacts, config: Config, *, device_kind: str = "cpu")
 
 
 def shape_of(version: VersionFacts) -> Shape:
-    """The shape that the check wrote into ``version.metadata``."""
-    names = [field.name for field in dataclasses.fields(Shape) if field.name != "parameters"]
-    return Shape(parameters=version.parameters, **{name: int(version.metadata[name]) for name in names})
+    """The shape that the check wrote into ``version.metadata``; what older checks did not write has its default.
+
+    Raises:
+        TypeError, ValueError: a size is missing, or is none.
+    """
+    stated = {**version.metadata, "parameters": version.parameters}
+    stated.setdefault("architecture", getattr(version, "architecture", None))
+    fields = [field for field in dataclasses.fields(Shape) if stated.get(field.name) is not None]
+    return Shape(**{field.name: _of_type(field.type, stated[field.name]) for field in fields})
+
+
+def _of_type(kind: Any, value: Any) -> Any:
+    return kind(value)
 
 
 def estimate_shape(shape: Shape, config: Config, *, max_positions: int, device_kind: str = "cpu") -> Estimate:
     """The arithmetic behind :func:`estimate`. ``max_positions`` is the longest sequence the model allows."""
     width = DTYPE_BYTES[config.dtype]
-    per_token = kv_bytes_per_token(shape, width)
+    per_token = kv_bytes_per_token(shape, width, config.kv_dtype)
     length = min(config.max_model_len or max_positions, max_positions)
     blocks = math.ceil(length / config.kv_block_tokens)
     floor = config.kv_cache_bytes or blocks * config.kv_block_tokens * per_token
-    weights = shape.parameters * width
+    kernels = device_kind == "cpu" and config.dtype == "float32"
+    weights = holding.weights_bytes(shape, width, config.quantization, kernels=kernels)
+    layer, transfer = _offloaded(shape, config, width, device_kind)
+    weights -= transfer
     workspace = workspace_bytes(shape, width, config.max_num_batched_tokens, config.max_num_seqs)
-    workspace += attention_bytes(shape, config.max_num_batched_tokens, length, floor) + SCRATCH_BYTES[device_kind]
+    copied = floor * kv_bytes_per_token(shape, width) // per_token + (floor if config.kv_dtype != "same" else 0)
+    workspace += attention_bytes(shape, config.max_num_batched_tokens, length, copied) + SCRATCH_BYTES[device_kind]
+    if shape.capped_scores:
+        workspace += max(_SCORES, shape.heads * length) * (2 * width + 4)
+    if device_kind != "cpu" and config.quantization not in ("none", "int8", "fp8"):
+        workspace += holding.largest_matrix(shape) * width * _UNPACKED_COPIES
+    workspace += layer
     context = CONTEXT_BYTES[device_kind]
     parts = weights + floor + workspace + context
     headroom = math.ceil(parts / config.watermark_critical) - parts
@@ -128,19 +148,29 @@ def estimate_shape(shape: Shape, config: Config, *, max_positions: int, device_k
         workspace_bytes=workspace,
         context_bytes=context,
         headroom_bytes=headroom,
-        host_memory_bytes=parts + headroom if device_kind == "cpu" else HOST_PROCESS_BYTES,
+        host_memory_bytes=parts + headroom if device_kind == "cpu" else HOST_PROCESS_BYTES + transfer,
         max_model_len=length,
+        transfer_bytes=transfer,
     )
 
 
-def kv_bytes_per_token(shape: Shape, width: int) -> int:
-    """Keys and values of one token in all layers, ``width`` bytes an element."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * width
+def _offloaded(shape: Shape, config: Config, width: int, device_kind: str) -> tuple[int, int]:
+    """Bytes of one layer that waits in host memory, and of all of them, which are copied in each step."""
+    layers = min(config.offload_layers, shape.layers)
+    if device_kind == "cpu" or not layers:
+        return 0, 0
+    each = holding.layer_bytes(shape, width, config.quantization)
+    return each, layers * each
 
 
 def workspace_bytes(shape: Shape, width: int, batched_tokens: int, seqs: int) -> int:
-    """Peak of one step: gate, up and their product beside the residual streams; or the logits and the sampler."""
+    """Peak of one step: gate, up and their product beside the residual streams; or the logits and the sampler.
+
+    Experts get a row for each visit, sorted, and their answers are put back into order.
+    """
     mlp = 3 * shape.intermediate_size
+    if shape.sparse_layers:
+        mlp = max(mlp, 3 * shape.expert_size + _VISIT_COPIES * shape.experts_per_token * shape.hidden_size)
     attention = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     activations = batched_tokens * (max(mlp, attention) + _RESIDUAL_STREAMS * shape.hidden_size) * width
     logits = min(seqs, batched_tokens) * shape.vocab_size * (width + _LOGIT_COPY_BYTES)

@@ -237,6 +237,8 @@ class ServingConfig(models.Model):
 
     Bounds and defaults are in ``catalog.configs``. 0 means "the engine decides" for ``max_model_len``,
     ``kv_cache_bytes`` and ``num_threads``. ``max_waiting`` counts sequences, ``kv_block_tokens`` tokens.
+    ``tenant_kv_share`` is a fraction of the KV pool; ``queue_timeout_seconds`` 0 is no limit;
+    ``sleep_after_seconds`` 0 never sleeps. The last ``offload_layers`` layers wait in host memory.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -255,6 +257,11 @@ class ServingConfig(models.Model):
     kv_cache_bytes = models.BigIntegerField()
     enable_prefix_cache = models.BooleanField()
     num_threads = models.PositiveIntegerField()
+    tenant_kv_share = models.FloatField(default=1.0)
+    queue_timeout_seconds = models.FloatField(default=0.0)
+    sleep_after_seconds = models.FloatField(default=0.0)
+    kv_dtype = models.CharField(max_length=16, default="same")
+    offload_layers = models.PositiveIntegerField(default=0)
     watermark_low = models.FloatField()
     watermark_high = models.FloatField()
     watermark_critical = models.FloatField()
@@ -276,6 +283,13 @@ class ServingConfig(models.Model):
             models.CheckConstraint(
                 condition=models.Q(kv_cache_bytes__gte=0) & models.Q(max_num_seqs__gte=1), name="serving_config_bounds"
             ),
+            models.CheckConstraint(
+                condition=models.Q(tenant_kv_share__gt=0)
+                & models.Q(tenant_kv_share__lte=1)
+                & models.Q(queue_timeout_seconds__gte=0),
+                name="serving_config_shares",
+            ),
+            models.CheckConstraint(condition=models.Q(sleep_after_seconds__gte=0), name="serving_config_sleep"),
         ]
 
     def __str__(self) -> str:

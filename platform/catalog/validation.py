@@ -4,6 +4,7 @@ The files are read outside any transaction; the verdict is written in one. A fau
 raised so that it is tried again; a fault in the model is a verdict.
 """
 
+import dataclasses
 import logging
 import uuid
 from typing import Any, Final
@@ -11,7 +12,8 @@ from typing import Any, Final
 from django.db import transaction
 
 from catalog import configs, formats, releases, storage
-from catalog.estimate import Shape, estimate_shape
+from catalog.estimate import estimate_shape
+from catalog.holding import Shape
 from catalog.models import ModelVersion, VersionFile
 from catalog.states import VERSION, VersionState
 from kernel import actors, machine, scope, texts
@@ -98,11 +100,8 @@ def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") 
 
 def _columns(facts: formats.Facts) -> dict[str, Any]:
     metadata = facts.metadata()
-    shape = Shape(
-        parameters=facts.parameters, layers=facts.layers, heads=facts.heads, kv_heads=facts.kv_heads,
-        head_dim=facts.head_dim, hidden_size=facts.hidden_size, intermediate_size=facts.intermediate_size,
-        vocab_size=facts.vocab_size,
-    )  # fmt: skip
+    known = dataclasses.asdict(facts)
+    shape = Shape(**{field.name: known[field.name] for field in dataclasses.fields(Shape)})
     needed = estimate_shape(shape, configs.DEFAULTS, max_positions=facts.max_model_len)
     return {
         "format": facts.format,

@@ -1,16 +1,11 @@
 """``python -m runtime.engine --spec FILE``: one engine process, as the agent starts it."""
 
 import argparse
-import asyncio
 import os
 import sys
 from pathlib import Path
 
-from runtime.base import lifeline, logs
 from runtime.engine import environment, errors
-from runtime.wire import codec
-from runtime.wire import errors as wire_errors
-from runtime.wire.inference import EngineSpec
 
 
 def main(argv: list[str]) -> int:
@@ -19,6 +14,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--spec", type=Path, required=True, help="JSON file with the engine spec")
     spec_path: Path = parser.parse_args(argv).spec
     environment.ensure("runtime.engine", argv)
+    return _run(spec_path)
+
+
+def _run(spec_path: Path) -> int:
+    # only now: what takes time to import would be imported twice
+    import asyncio
+
+    from runtime.base import lifeline, logs
+    from runtime.wire import codec
+    from runtime.wire import errors as wire_errors
+    from runtime.wire.inference import EngineSpec
+
     logs.configure(process="engine")
     log = logs.get(__name__)
     lifeline.watch()
@@ -30,7 +37,7 @@ def main(argv: list[str]) -> int:
     if spec.config.engine != "causal":
         log.error("engine_unknown", engine=spec.config.engine, known="causal")
         return errors.EXIT_START_FAILED
-    from runtime.engine.process import EngineProcess  # after the environment is as torch needs it
+    from runtime.engine.process import EngineProcess
 
     try:
         return asyncio.run(EngineProcess(spec).run())

@@ -28,18 +28,19 @@ class OutputText:
         stops: tuple[str, ...] = (),
         include_stop: bool = False,
         skip_special: bool = True,
+        shown_special: frozenset[int] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = stops
         self._longest = max((len(stop) for stop in stops), default=0)
         self._include_stop = include_stop
-        self._skip_special = skip_special
+        self._hidden = tokenizer.special_ids - shown_special if skip_special else frozenset()
         self._held = ""
 
     def push(self, token: int) -> TextDelta:
         """Add ``token``; return the text that may be shown now."""
-        if self._skip_special and token in self._tokenizer.special_ids:
+        if token in self._hidden:
             return TextDelta("")
         text = self._decoder.decode(self._tokenizer.token_bytes(token))
         if not self._stops:

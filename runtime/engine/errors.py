@@ -68,6 +68,13 @@ class MethodNotAllowed(RequestError):
     kind = "invalid_request_error"
 
 
+class Conflict(RequestError):
+    """What is asked for does not go together with what the engine is doing."""
+
+    status = 409
+    kind = "conflict_error"
+
+
 class Overloaded(RequestError):
     """The waiting queue is full; ``retry_after`` says when to come back."""
 

@@ -3,7 +3,11 @@
 import dataclasses
 import threading
 
+import msgspec
+
 from runtime.engine.causal import engine as causal
+from runtime.engine.causal.grammar import GrammarService
+from runtime.engine.slumber import Slumber
 from runtime.engine.templates.renderer import TemplateRenderer
 from runtime.wire.inference import EngineSpec, EngineState
 from runtime.wire.memory import MemoryLedger
@@ -16,6 +20,8 @@ class Loaded:
 
     engine: causal.CausalEngine
     renderer: TemplateRenderer | None
+    grammars: GrammarService
+    slumber: Slumber
 
 
 class Lifecycle:
@@ -32,10 +38,13 @@ class Lifecycle:
 
     @property
     def phase(self) -> Phase:
-        """The phase as it would be reported now: a ready engine that makes no progress is degraded."""
+        """The phase as reported now: a ready engine may be asleep; one that makes no progress is degraded."""
         loaded = self.loaded
-        if self._phase is Phase.READY and loaded is not None and loaded.engine.stalled():
-            return Phase.DEGRADED
+        if self._phase is Phase.READY and loaded is not None:
+            if loaded.slumber.asleep:
+                return Phase.ASLEEP
+            if loaded.engine.stalled():
+                return Phase.DEGRADED
         return self._phase
 
     @property
@@ -72,7 +81,14 @@ class Lifecycle:
         ledger: MemoryLedger | None = None
         stats = EngineStats(max_num_seqs=self._spec.config.max_num_seqs)
         if loaded is not None:
-            ledger, stats = loaded.engine.ledger(), loaded.engine.stats()
+            slumber = loaded.slumber
+            ledger = loaded.engine.ledger()
+            stats = msgspec.structs.replace(
+                loaded.engine.stats(),
+                sleeps_total=slumber.sleeps,
+                wakes_total=slumber.wakes,
+                last_wake_ms=slumber.last_wake_ms,
+            )
         phase = self.phase
         stalled = phase is Phase.DEGRADED
         return EngineState(

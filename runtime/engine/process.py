@@ -4,6 +4,7 @@ The HTTP server is up before anything is loaded, so that progress and failures c
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -19,8 +20,11 @@ import uvicorn
 from runtime.base import logs
 from runtime.base.clock import Clock, SystemClock
 from runtime.engine import errors
+from runtime.engine.causal.grammar import GrammarService
+from runtime.engine.kernels import library
 from runtime.engine.lifecycle import Lifecycle, Loaded
 from runtime.engine.server.app import EngineApp
+from runtime.engine.slumber import Slumber
 from runtime.engine.templates.renderer import TemplateFailed, TemplateRenderer
 from runtime.wire import codec
 from runtime.wire.inference import EngineAddress, EngineSpec
@@ -86,7 +90,9 @@ class EngineProcess:
             await asyncio.sleep(0.005)
         self._announce(listener)
         loading = asyncio.create_task(self._load())
+        napping = asyncio.create_task(self._nap(loading))
         await self._stop.wait()
+        napping.cancel()
         await self._drain()
         await self._close(server, serving, loading)
         return self._exit_code
@@ -125,16 +131,34 @@ class EngineProcess:
             await self._fail("InternalError", f"{type(exc).__name__}: {exc}")
 
     def _load_in_thread(self) -> None:
-        # torch and transformers are imported here, behind the open port: it takes seconds
+        # torch and transformers are imported here, behind the open port: it takes seconds, in which kernels compile
+        library.prepare()
         from runtime.engine.causal import startup
 
-        started = startup.bring_up(self._spec, clock=self._clock, report=self.lifecycle.move, on_fatal=self._fatal)
-        renderer = None
-        if started.chat_template:
-            renderer = TemplateRenderer(started.chat_template, started.engine.tokenizer.special_texts)
-        assert self._loop is not None
-        asyncio.run_coroutine_threadsafe(_try_template(renderer), self._loop).result()
-        self.lifecycle.ready(Loaded(engine=started.engine, renderer=renderer))
+        template = _TemplateTrial(self._loop)
+        try:
+            started = startup.bring_up(
+                self._spec,
+                clock=self._clock,
+                report=self.lifecycle.move,
+                on_fatal=self._fatal,
+                on_opened=lambda source: template.begin(source.chat_template, source.tokenizer.special_texts),
+            )
+        except BaseException:
+            template.cancel()
+            raise
+        renderer = template.result()
+        engine = started.engine
+        slumber = Slumber(engine, self._clock, after_seconds=self._spec.config.sleep_after_seconds)
+        grammars = GrammarService(engine.tokenizer, engine.eos_ids)
+        self.lifecycle.ready(Loaded(engine=engine, renderer=renderer, grammars=grammars, slumber=slumber))
+
+    async def _nap(self, loading: "asyncio.Task[None]") -> None:
+        """Let a loaded engine sleep whenever nobody has asked it anything for as long as its config says."""
+        await asyncio.wait([loading])
+        loaded = self.lifecycle.loaded
+        if loaded is not None:
+            await loaded.slumber.watch()
 
     def _fatal(self, message: str) -> None:
         """Called by the engine's thread when it gives up."""
@@ -164,6 +188,7 @@ class EngineProcess:
         loaded = self.lifecycle.loaded
         if loaded is not None:
             await asyncio.to_thread(loaded.engine.stop)
+            loaded.grammars.close()
             if loaded.renderer is not None:
                 await loaded.renderer.close()
         server.should_exit = True
@@ -172,10 +197,35 @@ class EngineProcess:
         _remove(Path(self._spec.address_file))
 
 
-async def _try_template(renderer: TemplateRenderer | None) -> None:
+class _TemplateTrial:
+    """The chat template's child process starts and renders once while weights are read."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        assert loop is not None
+        self._loop = loop
+        self._renderer: TemplateRenderer | None = None
+        self._trial: concurrent.futures.Future[None] | None = None
+
+    def begin(self, template: str | None, specials: dict[str, str]) -> None:
+        """Called from the loading thread, as are the others."""
+        if template:
+            self._renderer = TemplateRenderer(template, specials)
+            self._trial = asyncio.run_coroutine_threadsafe(_try_template(self._renderer), self._loop)
+
+    def result(self) -> TemplateRenderer | None:
+        """The renderer, once it has rendered; ``None`` when the model has no template."""
+        if self._trial is not None:
+            self._trial.result()
+        return self._renderer
+
+    def cancel(self) -> None:
+        """The load failed: end the child."""
+        if self._renderer is not None:
+            asyncio.run_coroutine_threadsafe(self._renderer.close(), self._loop)
+
+
+async def _try_template(renderer: TemplateRenderer) -> None:
     """Render once at start: a template that fails is known before the first chat, and chats are refused with why."""
-    if renderer is None:
-        return
     try:
         await renderer.render({"messages": [{"role": "user", "content": "."}], "add_generation_prompt": True})
     except TemplateFailed as exc:

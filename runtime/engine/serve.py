@@ -16,6 +16,7 @@ from runtime.base import logs
 from runtime.engine import environment, errors
 from runtime.engine.formats.kinds import guess_format
 from runtime.engine.process import EngineProcess
+from runtime.engine.settings import KV_DTYPES, QUANTIZATIONS
 from runtime.wire.assignments import EngineConfig
 from runtime.wire.inference import EngineSpec
 from runtime.wire.reports import Phase
@@ -54,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=float, default=0.0, metavar="GIB", help="memory it may use")
     parser.add_argument("--max-model-len", type=int, default=0, help="longest sequence in tokens (default: what fits)")
     parser.add_argument("--dtype", default="", choices=["", "float32", "bfloat16", "float16"], help="type of weights")
+    parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="how weights are held")
+    parser.add_argument("--kv-dtype", default="same", choices=KV_DTYPES, help="how keys and values are held")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where it runs")
     parser.add_argument(
         "--api-key", default="", help=f"key that clients have to send; {API_KEY_ENV} keeps it out of process lists"
@@ -79,7 +82,12 @@ def _spec(options: argparse.Namespace, folder: Path) -> EngineSpec:
         memory_bytes=int(options.memory * _GIB) or _default_memory(device),
         token=options.api_key or os.environ.get(API_KEY_ENV, ""),
         address_file=str(folder / "address.json"),
-        config=EngineConfig(dtype=dtype, max_model_len=options.max_model_len),
+        config=EngineConfig(
+            dtype=dtype,
+            quantization=options.quantization,
+            kv_dtype=options.kv_dtype,
+            max_model_len=options.max_model_len,
+        ),
         host=options.host,
         port=options.port,
         advertise_host="127.0.0.1" if options.host in ("", "0.0.0.0", "::") else options.host,  # noqa: S104 - compared

@@ -38,6 +38,10 @@ class TextTokenizer:
         self.most_bytes_per_token = longest * _NORMALISATION
         self.token_bytes = functools.lru_cache(maxsize=65536)(self._token_bytes)
 
+    def serialized(self) -> str:
+        """The whole tokenizer as JSON, from which the same one can be made."""
+        return str(self._backend.to_str())
+
     @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
@@ -46,6 +50,11 @@ class TextTokenizer:
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Tokens of ``text``; with ``special`` the model's own start tokens are added."""
         return list(self._backend.encode(text, add_special_tokens=special).ids)
+
+    def token_id(self, text: str) -> int | None:
+        """The token that is exactly ``text``, where the vocabulary has one."""
+        found = self._backend.token_to_id(text)
+        return None if found is None else int(found)
 
     def token_text(self, token: int) -> str:
         """The token as people see it in log-probabilities; U+FFFD stands for bytes that are no text by themselves."""

@@ -63,7 +63,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str = "none"
     max_model_len: int = 0
     max_num_seqs: int = 32
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 1024
     max_waiting: int = 256
     kv_block_tokens: int = 16
     kv_cache_bytes: int = 0

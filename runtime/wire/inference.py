@@ -25,6 +25,7 @@ HEADER_TENANT_WEIGHT: Final = "x-millpond-tenant-weight"  # decimal number above
 HEADER_PRIORITY: Final = "x-millpond-priority"  # one of PRIORITIES
 HEADER_GATEWAY: Final = "x-millpond-gateway"  # id of the gateway that asks: credits are shared among them
 HEADER_CREDITS: Final = "x-millpond-credits"  # on answers: requests this gateway may have at this engine at one time
+HEADER_USAGE: Final = "x-millpond-usage"  # on errors: JSON of Usage, what was computed before the request failed
 HEADER_LOAD: Final = "x-millpond-load"  # on answers: "running=3;waiting=1;kv_free=0.42"
 
 PATH_HEALTH: Final = "/health"

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class LocalEngine:
         budget: int = 32,
         max_waiting: int = 64,
         prefix_cache: bool = True,
+        queue_timeout: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
         self.source: ModelSource = open_model(path, kind)
@@ -95,13 +96,13 @@ class LocalEngine:
         self.model = loader.load(self.source, dtype=torch.float32, device=device, progress=lambda _share: None)
         config = self.source.config
         max_len = min(config.max_positions, blocks * block_tokens)
-        self.model.rope.resize(max_len)
+        self.model.resize_positions(max_len)
         cache = attention.KvCache(
             layers=config.num_layers,
             kv_heads=config.num_kv_heads,
             slots=blocks * block_tokens,
             head_dim=config.head_dim,
-            dtype=torch.float32,
+            form=self.model.kv,
             device=device,
         )
         self.pool = BlockPool(blocks, block_tokens, prefix_cache=prefix_cache)
@@ -134,6 +135,7 @@ class LocalEngine:
             max_model_len=max_len,
             max_num_seqs=max_num_seqs,
             on_fatal=self.fatal.append,
+            queue_timeout=queue_timeout,
         )
         self.engine.start()
 
@@ -170,14 +172,16 @@ class Pending:
     def __init__(self, engine: CausalEngine, wanted: GenerationRequest) -> None:
         self.outputs: list[Output] = []
         self.error: Any = None
+        self.on_end: Callable[[str], None] = lambda _tenant: None
         self._engine = engine
         self._ended = threading.Event()
         self._first = threading.Event()
         self.job: Job = engine.submit(wanted, self._hear)
 
-    def _hear(self, _job: Job, event: Event) -> None:
+    def _hear(self, job: Job, event: Event) -> None:
         if isinstance(event, JobEnded):
             self.error = event.error
+            self.on_end(job.request.tenant)
             self._ended.set()
         else:
             self.outputs.append(event)

@@ -53,12 +53,13 @@ def snapshot(nodes, devices, holders=(), tenants=()):
     return Snapshot({n.id: n for n in nodes}, tuple(devices), tuple(holders), {t.id: t for t in tenants})
 
 
-def tenant(number, guaranteed_gib, limit_gib, held_gib):
+def tenant(number, guaranteed_gib, limit_gib, held_gib, **facts):
     """Quota of a tenant; -1 GiB is unlimited."""
     sizes = [-1 if gib == -1 else gib * GIB for gib in (guaranteed_gib, limit_gib)]
     return TenantView(
-        id=uuid.UUID(int=number), guaranteed_bytes=sizes[0], limit_bytes=sizes[1], held_bytes=held_gib * GIB
-    )
+        id=uuid.UUID(int=number), guaranteed_bytes=sizes[0], limit_bytes=sizes[1], held_bytes=held_gib * GIB,
+        **facts,
+    )  # fmt: skip
 
 
 def holder(number, on, gib, *, tenant_number=1, priority=0, **facts):

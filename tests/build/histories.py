@@ -10,7 +10,7 @@ from scheduling.answers import Answer, Ask
 from scheduling.demand import NO_DEMAND, Demand, Shape
 from scheduling.feasible import refuse
 from scheduling.need import Need
-from scheduling.plan import Planner
+from scheduling.plan import MAX_VICTIMS, Planner
 from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
 
 GIB = 1024**3
@@ -40,6 +40,7 @@ class Replica:
     ending: bool = False
     waits_since: int = 0
     planned: bool = False
+    leaving: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Fleet:
             HolderView(
                 replica_id=key, deployment_id=replicas[key].deployment, tenant_id=replicas[key].tenant,
                 label=str(key), priority=replicas[key].priority, holdings=tuple(held),
-                endable=not replicas[key].ending,
+                endable=not replicas[key].ending and not replicas[key].leaving, leaving=replicas[key].leaving,
             )
             for key, held in parts.items()
         )  # fmt: skip
@@ -146,9 +147,13 @@ class Fleet:
 
 
 class History:
-    """Random steps with a planning cycle after each; ``broken`` counts what must never be."""
+    """Random steps with a planning cycle after each; ``broken`` counts what must never be.
 
-    def __init__(self, seed: int) -> None:
+    ``drains``: who gives way holds its place for a cycle or two more, as engines do that finish their requests.
+    """
+
+    def __init__(self, seed: int, *, drains: bool = False) -> None:
+        self.drains = drains
         self.draw = random.Random(seed)
         self.now = 0
         self.fleet = Fleet()
@@ -190,7 +195,8 @@ class History:
             before = (self.seen["evicted"], self.seen["moved"], self.seen["placed"])
             self.cycle(calm=True)
             self.check()
-            if before == (self.seen["evicted"], self.seen["moved"], self.seen["placed"]):
+            leaving = any(replica.leaving for replica in self.replicas.values())
+            if not leaving and before == (self.seen["evicted"], self.seen["moved"], self.seen["placed"]):
                 break
         else:
             self._wrong("never comes to rest", f"after {CALM_CYCLES} quiet cycles")
@@ -351,6 +357,10 @@ class History:
                 self.seen["nodes lost"] += 1
         for replica in [each for each in self.replicas.values() if each.ending]:
             self._stop(replica)
+        for replica in [each for each in self.replicas.values() if each.leaving]:
+            if calm or (self.now + replica.id.int) % 2:
+                replica.leaving = False
+                self._start_over(replica)
         waiting = [replica for replica in self.replicas.values() if not replica.nodes and not replica.ending]
         waiting.sort(key=lambda replica: (-replica.priority, replica.waits_since, replica.id))
         answers = self._plan(waiting)
@@ -380,6 +390,9 @@ class History:
         return answers
 
     def _carry_out(self, answers: list[Answer], *, calm: bool) -> None:
+        going = sum(len(answer.relief.replica_ids) for answer in answers if answer.relief is not None)
+        if going > MAX_VICTIMS:
+            self._wrong("too many at once", str(going))
         for answer in answers:
             if not calm and self.draw.random() < 0.03:
                 self.seen["crashes between commits"] += 1
@@ -413,7 +426,12 @@ class History:
                 continue
             if replica.tenant == asking.tenant_id and replica.priority >= asking.priority:
                 self._wrong("own equal taken", str(holder.replica_id))
-            self._start_over(replica)
+            if replica.leaving:
+                self._wrong("taken twice", str(holder.replica_id))
+            if self.drains:
+                replica.leaving = True
+            else:
+                self._start_over(replica)
             self.seen["moved" if any(holder is each for each, _n in answer.relief.moves) else "evicted"] += 1
 
     # --- what must hold

@@ -27,7 +27,46 @@ _CONFIG_CLASSES: Final = {
     "MistralForCausalLM": "MistralConfig",
     "Qwen2ForCausalLM": "Qwen2Config",
     "Qwen3ForCausalLM": "Qwen3Config",
+    "GemmaForCausalLM": "GemmaConfig",
+    "Gemma2ForCausalLM": "Gemma2Config",
+    "Gemma3ForCausalLM": "Gemma3TextConfig",
+    "PhiForCausalLM": "PhiConfig",
+    "Phi3ForCausalLM": "Phi3Config",
+    "GPT2LMHeadModel": "GPT2Config",
+    "MixtralForCausalLM": "MixtralConfig",
+    "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
 }
+# What is special about an architecture has to matter in its tiny model; a tied head would repeat one token for ever.
+_SPECIAL_VALUES: Final[dict[str, dict[str, Any]]] = {
+    "Gemma2ForCausalLM": {
+        "tie_word_embeddings": False,
+        "sliding_window": 9,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 9.0,
+    },
+    "Gemma3ForCausalLM": {
+        "tie_word_embeddings": False,
+        "sliding_window": 9,
+        "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        },
+    },
+    "PhiForCausalLM": {"tie_word_embeddings": False},
+    "GPT2LMHeadModel": {"tie_word_embeddings": False, "n_inner": 96, "num_key_value_heads": None},
+    "MixtralForCausalLM": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "Qwen3MoeForCausalLM": {
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [0],
+    },
+}
+ARCHITECTURES: Final = tuple(_CONFIG_CLASSES)
 
 
 def tiny_tokenizer() -> Any:
@@ -79,7 +118,7 @@ def tiny_config(architecture: str = "LlamaForCausalLM", vocab_size: int = 320, *
         "tie_word_embeddings": True,
         "sliding_window": None,
     }
-    values.update(overrides)
+    values |= {**_SPECIAL_VALUES.get(architecture, {}), **overrides}
     return getattr(transformers, _CONFIG_CLASSES[architecture])(architectures=[architecture], **values)
 
 
@@ -97,10 +136,11 @@ def tiny_llama(folder: Path, *, seed: int = 0, architecture: str = "LlamaForCaus
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        from_zero = architecture.startswith("Gemma")  # their norms add one to the weight
         for name, parameter in model.named_parameters():  # norms and biases that differ from their defaults
             if parameter.ndim == 1:
                 noise = torch.randn(parameter.shape) * 0.1
-                parameter.data.copy_(noise if name.endswith("bias") else 1.0 + noise)
+                parameter.data.copy_(noise if name.endswith("bias") or from_zero else 1.0 + noise)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -174,3 +214,26 @@ def _write_gguf_facts(writer: Any, gguf: Any, tokenizer: Any) -> None:
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template(CHAT_TEMPLATE)
+
+
+HERMES_TEMPLATE: Final = (
+    "{% if tools %}{{ '<|im_start|>system\nCall by <tool_call>:' }}"
+    "{% for tool in tools %}{{ tool.function.name + tool.function.parameters | tojson }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
+    "{% for call in message.tool_calls or [] %}"
+    "{{ '<tool_call>' + call.function.name + ' ' + call.function.arguments.city + '</tool_call>' }}"
+    "{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def with_template(source: Path, folder: Path, template: str) -> Path:
+    """A copy of the model folder ``source`` with another chat template; return ``folder``."""
+    import shutil
+
+    shutil.copytree(source, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder

@@ -62,6 +62,7 @@ def make_world(slug: str = "") -> tuple[Tenant, dict[str, Any]]:
         "node_id": node.id,
         "device_id": device.id,
         "gateway_id": gateway.id,
+        "group": "research",
         "rollout_id": rollout.id,
         "experiment_id": experiment.id,
     }

@@ -30,6 +30,7 @@ class Reason(enum.StrEnum):
     SPLIT_GGUF = "SplitGguf"
     UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
     UNSUPPORTED_ROPE = "UnsupportedRope"
+    UNSUPPORTED_VARIANT = "UnsupportedVariant"
     UNSUPPORTED_ACTIVATION = "UnsupportedActivation"
     UNSUPPORTED_TOKENIZER = "UnsupportedTokenizer"
     UNSUPPORTED_QUANTIZATION = "UnsupportedQuantization"
@@ -62,7 +63,11 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a model is. ``weight_types`` maps storage types to bytes; ``warnings`` are (code, sentence) pairs."""
+    """What a model is. ``weight_types`` maps storage types to bytes; ``warnings`` are (code, sentence) pairs.
+
+    ``sparse_layers`` layers have ``num_experts`` experts of ``expert_size`` instead of one MLP. ``capped_scores`` says
+    that attention scores are bounded, which costs memory.
+    """
 
     format: str
     architecture: str
@@ -80,6 +85,11 @@ class Facts:
     weight_types: dict[str, int]
     tokenizer: str
     rope: str
+    sparse_layers: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
+    expert_size: int = 0
+    capped_scores: bool = False
     title: str = ""
     license: str = ""
     warnings: tuple[tuple[str, str], ...] = ()

@@ -32,7 +32,7 @@ def inspect(files: Sequence[Source]) -> Facts:
         raise Rejected(Reason.SPLIT_GGUF, f"{file.path} is one part of a split model. Merge the parts into one file.")
     decoder = read_decoder(fields, tensors, file.path)
     tokenizer = _tokenizer(fields, decoder, file.path)
-    require(gguf_tensors(decoder), tensors, f"the header of {file.path}")
+    parameters = require(gguf_tensors(decoder), tensors, f"the header of {file.path}")
     template = fields.get("tokenizer.chat_template")
     has_template = isinstance(template, str) and bool(template.strip())
     types: dict[str, int] = {}
@@ -41,7 +41,7 @@ def inspect(files: Sequence[Source]) -> Facts:
     return Facts(
         format="gguf",
         architecture=decoder.architecture.name,
-        parameters=sum(tensor.count for tensor in tensors.values()),
+        parameters=parameters,
         max_model_len=decoder.max_positions,
         has_chat_template=has_template,
         layers=decoder.layers,

@@ -5,11 +5,18 @@ from typing import Any, Final
 
 from catalog import architectures
 from catalog.formats import jsonfiles, safetensors
-from catalog.formats.decoder import Decoder, huggingface_tensors, require
+from catalog.formats.decoder import Decoder, full_name, huggingface_tensors, require
 from catalog.formats.facts import NO_CHAT_TEMPLATE, Facts, Reason, Rejected, Source, Tensor, bounded
 
 _INDEX: Final = "model.safetensors.index.json"
-_PARAMETER_TYPES: Final = frozenset({"F64", "F32", "F16", "BF16"})
+# What GPT-2's configs call the sizes that all others call by the names on the right.
+_OLD_NAMES: Final = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "n_inner": "intermediate_size",
+}
 
 
 def inspect(files: Sequence[Source]) -> Facts:
@@ -28,15 +35,15 @@ def inspect(files: Sequence[Source]) -> Facts:
     decoder = read_decoder(config)
     tokenizer = _tokenizer(files)
     template = _has_template(files, tokenizer_config)
-    tensors = _tensors(files)
-    require(huggingface_tensors(decoder), tensors, "config.json")
+    tensors = {full_name(decoder, name): tensor for name, tensor in _tensors(files).items()}
+    parameters = require(huggingface_tensors(decoder), tensors, "config.json")
     types: dict[str, int] = {}
     for tensor in tensors.values():
         types[tensor.kind] = types.get(tensor.kind, 0) + tensor.num_bytes
     return Facts(
         format="huggingface",
         architecture=decoder.architecture.name,
-        parameters=sum(tensor.count for tensor in tensors.values() if tensor.kind in _PARAMETER_TYPES),
+        parameters=parameters,
         max_model_len=decoder.max_positions,
         has_chat_template=template,
         layers=decoder.layers,
@@ -50,6 +57,11 @@ def inspect(files: Sequence[Source]) -> Facts:
         weight_types=types,
         tokenizer=tokenizer,
         rope=decoder.rope,
+        sparse_layers=sum(decoder.sparse),
+        num_experts=decoder.num_experts,
+        experts_per_token=decoder.experts_per_token,
+        expert_size=decoder.expert_size,
+        capped_scores=decoder.capped_scores,
         title=str(config.get("_name_or_path") or "")[:120],
         warnings=() if template else (NO_CHAT_TEMPLATE,),
     )
@@ -67,26 +79,35 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
             Reason.UNSUPPORTED_QUANTIZATION,
             "The weights are quantized in a way that is not served. Upload the original weights, or a GGUF file.",
         )
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
-        raise Rejected(
-            Reason.UNSUPPORTED_ACTIVATION,
-            f"The activation {str(activation)[:40]!r} is not served, only silu. Choose another model.",
-        )
-    heads = bounded(config, "num_attention_heads", 1, 1024, "config.json")
-    hidden = bounded(config, "hidden_size", 1, 1 << 20, "config.json")
+    _refuse_variants(found, config)
+    sizes = _sizes(found, config)
+    where = "config.json"
+    heads = bounded(sizes, "num_attention_heads", 1, 1024, where)
+    hidden = bounded(sizes, "hidden_size", 1, 1 << 20, where)
+    layers = bounded(sizes, "num_hidden_layers", 1, 1024, where)
+    inner = bounded(sizes, "intermediate_size", 1, 1 << 22, where)
+    sparse = _sparse(found, config, layers)
+    experts = bounded(config, "num_local_experts", 1, 4096, where, default=config.get("num_experts")) if sparse else 0
+    tied = config.get("tie_word_embeddings")
     decoder = Decoder(
         architecture=found,
-        layers=bounded(config, "num_hidden_layers", 1, 1024, "config.json"),
+        layers=layers,
         heads=heads,
-        kv_heads=bounded(config, "num_key_value_heads", 1, 1024, "config.json", default=heads),
-        head_dim=bounded(config, "head_dim", 1, 4096, "config.json", default=max(1, hidden // heads)),
+        kv_heads=bounded(sizes, "num_key_value_heads", 1, 1024, where, default=heads),
+        head_dim=bounded(sizes, "head_dim", 1, 4096, where, default=max(1, hidden // heads)),
         hidden_size=hidden,
-        intermediate_size=bounded(config, "intermediate_size", 1, 1 << 22, "config.json"),
-        vocab_size=bounded(config, "vocab_size", 1, 1 << 24, "config.json"),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        max_positions=bounded(config, "max_position_embeddings", 1, 1 << 24, "config.json"),
-        rope=_rope(config),
+        intermediate_size=inner,
+        vocab_size=bounded(sizes, "vocab_size", 1, 1 << 24, where),
+        tied=found.tied if tied is None else bool(tied),
+        max_positions=bounded(sizes, "max_position_embeddings", 1, 1 << 24, where),
+        rope=_rope(found, config),
+        attention_bias=bool(config.get("attention_bias")),
+        mlp_bias=bool(config.get("mlp_bias")),
+        sparse=sparse,
+        num_experts=experts,
+        experts_per_token=bounded(config, "num_experts_per_tok", 1, 4096, where) if sparse else 0,
+        expert_size=bounded(config, "moe_intermediate_size", 1, 1 << 22, where, default=inner) if sparse else 0,
+        capped_scores=bool(config.get("attn_logit_softcapping")),
     )
     decoder.check("config.json")
     return decoder
@@ -105,16 +126,60 @@ def _architecture(config: Mapping[str, Any]) -> architectures.Architecture:
     return found
 
 
-def _rope(config: Mapping[str, Any]) -> str:
+def _refuse_variants(found: architectures.Architecture, config: Mapping[str, Any]) -> None:
+    activation = config.get(found.activation)
+    if activation is not None and activation not in architectures.ACTIVATIONS:
+        raise Rejected(
+            Reason.UNSUPPORTED_ACTIVATION,
+            f"The activation {str(activation)[:40]!r} is not served, only "
+            f"{', '.join(sorted(architectures.ACTIVATIONS))}. Choose another model.",
+        )
+    for switch in architectures.REFUSED_SWITCHES:
+        if config.get(switch):
+            raise Rejected(
+                Reason.UNSUPPORTED_VARIANT, f"config.json sets {switch}, which is not served. Choose another model."
+            )
+
+
+def _sizes(found: architectures.Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with every size under its common name."""
+    sizes = dict(config)
+    if not found.rotary:
+        sizes |= {new: config[old] for old, new in _OLD_NAMES.items() if config.get(old) is not None}
+        if config.get("n_inner") is None and isinstance(sizes.get("hidden_size"), int):
+            sizes["intermediate_size"] = 4 * sizes["hidden_size"]
+    return sizes
+
+
+def _sparse(found: architectures.Architecture, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
+    """Which layers have experts; empty where none has."""
+    if not found.names.router:
+        return ()
+    step = bounded(config, "decoder_sparse_step", 1, 1024, "config.json", default=1)
+    stated = config.get("mlp_only_layers") or []
+    if not isinstance(stated, list) or not all(isinstance(number, int) for number in stated):
+        raise Rejected(Reason.DAMAGED_FILE, "config.json: mlp_only_layers is no list of numbers. Export it again.")
+    dense = set(stated)
+    return tuple(number not in dense and (number + 1) % step == 0 for number in range(layers))
+
+
+def _rope(found: architectures.Architecture, config: Mapping[str, Any]) -> str:
+    """The rotary type of layers that see everything."""
+    if not found.rotary:
+        return "none"
     stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(stated, Mapping):
         raise Rejected(Reason.DAMAGED_FILE, "config.json: rope_scaling is not an object. Export the model again.")
-    kind = str(stated.get("rope_type") or stated.get("type") or "default")[:40]
-    if kind not in architectures.ROPE_TYPES:
+    local = "full_attention" in stated or "rope_local_base_freq" in config
+    full = stated.get("full_attention", stated)
+    if not isinstance(full, Mapping):
+        raise Rejected(Reason.DAMAGED_FILE, "config.json: rope_parameters is not an object. Export the model again.")
+    kind = str(full.get("rope_type") or full.get("type") or "default")[:40]
+    served = architectures.LOCAL_ROPE_TYPES if local else architectures.ROPE_TYPES
+    if kind not in served:
         raise Rejected(
             Reason.UNSUPPORTED_ROPE,
-            f"The rotary embedding {kind!r} is not served, only "
-            f"{', '.join(sorted(architectures.ROPE_TYPES))}. Choose another model.",
+            f"The rotary embedding {kind!r} is not served, only {', '.join(sorted(served))}. Choose another model.",
         )
     return kind
 

@@ -1,155 +1,181 @@
-"""Paged attention: keys and values live in blocks, and every token of a step knows its slot.
+"""Where keys and values lie, and what a step wants to read of them.
 
-A slot is ``block * block_tokens + offset``. Sequences that compute one token are answered together, in groups of
-similar context length; longer catches one by one. Layout of a layer's cache: [kv_heads, slots, head_dim], so that a
-gather along slots needs no further copy.
+Keys and values live in blocks; a slot is ``block * block_tokens + offset``. Layout of a layer's cache: [kv_heads,
+slots, head_dim]. The kernels read it in place (``kernels/source/attention.c``); :mod:`sdpa` does it with torch.
 """
 
 import dataclasses
 from collections.abc import Sequence as Seq
+from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
+
+from runtime.engine.causal import pages
+from runtime.engine.causal.config import DecoderConfig
+
+# ``span`` of kernels.h.
+SPAN: Final = np.dtype([("first", np.int32), ("start", np.int32), ("count", np.int32), ("table", np.int32)])
+
+
+class KvForm:
+    """How keys and values are held: ``same`` in the type ``dtype`` that is computed in, ``int8`` as integers and
+    ``fp8`` as short floats, with a float32 scale per token and head."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        self.computed = dtype
+        self.held = {"same": dtype, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[name]
+        self.quantized = name != "same"
+        self.scale_bytes = torch.float32.itemsize if self.quantized else 0
+
+    def token_bytes(self, config: DecoderConfig) -> int:
+        """Bytes of one token over all layers."""
+        return config.kv_bytes_per_token(self.held.itemsize, self.scale_bytes)
+
+    def pack(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """``values`` [..., head_dim] as they are held, and their scales [...]."""
+        most = 127.0 if self.held == torch.int8 else float(torch.finfo(self.held).max)
+        wide = values.float()
+        scale = wide.abs().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / most
+        steps = torch.nan_to_num(wide / scale)
+        packed = (steps.round_() if self.held == torch.int8 else steps).clamp_(-most, most).to(self.held)
+        return packed, scale[..., 0]
+
+    def unpack(self, packed: Tensor, scale: Tensor) -> Tensor:
+        """What :meth:`pack` took, as near as it is held."""
+        return packed.to(self.computed) * scale[..., None].to(self.computed)
 
 
 class KvCache:
-    """Storage for all layers: [layers, 2, kv_heads, slots, head_dim], zeroed (a page is only taken when written)."""
+    """Storage for all layers: [layers, 2, kv_heads, slots, head_dim], zeroed (a page is only taken when written).
+
+    Where it is quantized, ``scales`` has [layers, 2, kv_heads, slots] beside it.
+    """
 
     def __init__(
-        self, *, layers: int, kv_heads: int, slots: int, head_dim: int, dtype: torch.dtype, device: torch.device
+        self, *, layers: int, kv_heads: int, slots: int, head_dim: int, form: KvForm, device: torch.device
     ) -> None:
-        shape = (layers, 2, kv_heads, slots, head_dim)
-        if device.type == "cpu":
-            size = int(np.prod(shape)) * dtype.itemsize
-            # calloc: the system hands out zero pages on first use, so an idle pool costs no memory
-            self.data = torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
-        else:
-            self.data = torch.zeros(shape, dtype=dtype, device=device)
-        self.num_bytes = self.data.numel() * self.data.element_size()
+        self.form = form
+        self.data = _zeros((layers, 2, kv_heads, slots, head_dim), form.held, device)
+        self.scales = _zeros((layers, 2, kv_heads, slots), torch.float32, device) if form.quantized else None
+        self.num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors())
+        self.slots = slots
+
+    def _tensors(self) -> list[Tensor]:
+        return [self.data] if self.scales is None else [self.data, self.scales]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store ``keys`` and ``values`` ([tokens, kv_heads, head_dim]) at ``slots`` ([tokens])."""
-        self.data[layer, 0].index_copy_(1, slots, keys.transpose(0, 1))
-        self.data[layer, 1].index_copy_(1, slots, values.transpose(0, 1))
+        for which, heads in enumerate((keys, values)):
+            held = heads.transpose(0, 1)
+            if self.scales is not None:
+                held, scale = self.form.pack(held)
+                self.scales[layer, which].index_copy_(1, slots, scale)
+            _plain(self.data[layer, which]).index_copy_(1, slots, _plain(held))
 
     def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (keys, values), each [kv_heads, len(slots), head_dim]."""
-        return self.data[layer, 0].index_select(1, slots), self.data[layer, 1].index_select(1, slots)
+        """Return (keys, values), each [kv_heads, len(slots), head_dim] in the type that is computed in."""
+        return self._read(layer, 0, slots), self._read(layer, 1, slots)
+
+    def _read(self, layer: int, which: int, slots: Tensor) -> Tensor:
+        data = self.data[layer, which]
+        found = _plain(data).index_select(1, slots).view(data.dtype)
+        if self.scales is None:
+            return found
+        return self.form.unpack(found, self.scales[layer, which].index_select(1, slots))
+
+    def give_back(self, blocks: list[int], block_tokens: int) -> int:
+        """Drop the pages of ``blocks``, which then read as zeros; bytes dropped, 0 where memory cannot be returned."""
+        if self.data.device.type != "cpu":
+            return 0
+        dropped = 0
+        for tensor in self._tensors():
+            layers, kinds, heads, slots = tensor.shape[:4]
+            token_bytes = tensor[0, 0, 0, 0].numel() * tensor.element_size()
+            dropped += pages.give_back(
+                tensor.data_ptr(), layers * kinds * heads, slots * token_bytes, block_tokens * token_bytes, blocks
+            )
+        return dropped
 
     def scrub(self, slots: Tensor) -> None:
         """Zero ``slots`` in every layer: what a broken sequence left must not reach another one."""
-        self.data.index_fill_(3, slots, 0)
+        for tensor in self._tensors():
+            _plain(tensor).index_fill_(3, slots, 0)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Short floats as the bytes they are: indexing is not made for them everywhere."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # calloc: the system hands out zero pages on first use, so an idle pool costs no memory
+    return torch.from_numpy(np.zeros(int(np.prod(shape)) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class DecodeGroup:
-    """Rows ``first .. first + count`` compute one token each. ``slots`` is [count * width], padded with slot 0."""
+class StepBatch:
+    """Everything the model needs about one step; rows are the tokens of all sequences, one sequence after another.
 
-    first: int
-    count: int
-    width: int
-    slots: Tensor
-    masks: dict[int, Tensor]  # by window: 0 or -inf, [1, count, 1, width]
+    ``spans`` ([sequences] of :data:`SPAN`) has the ``num_single`` sequences first that compute one token each, by
+    context length; ``tables`` are their blocks, one after another; ``picks`` are the rows whose hidden states are
+    wanted. All other arrays are int32 [rows].
+    """
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    row_span: NDArray[np.int32]
+    picks: NDArray[np.int32]
+    tables: NDArray[np.int32]
+    spans: np.ndarray
+    num_single: int
+    block_tokens: int
+
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """Where the keys and values of each row go: int64 [rows]."""
+        places = self.spans["table"][self.row_span] + self.positions // self.block_tokens
+        slots: NDArray[np.int64] = self.tables[places].astype(np.int64) * self.block_tokens
+        return slots + self.positions % self.block_tokens
+
+    def context(self, number: int) -> NDArray[np.int64]:
+        """Slots of the whole context of sequence ``number``, what this step adds included."""
+        span = self.spans[number]
+        return context_slots(self.tables[span["table"] :], int(span["start"] + span["count"]), self.block_tokens)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows ``first .. first + count`` are consecutive tokens of one sequence whose context is ``slots``."""
+def layout(work: Seq[tuple[Seq[int], int, Seq[int]]], picks: Seq[int], *, block_tokens: int) -> StepBatch:
+    """Lay out ``work``: per sequence its new tokens, the position of the first, and its blocks; single tokens first."""
+    counts = np.array([len(tokens) for tokens, _, _ in work], np.int32)
+    starts = np.array([start for _, start, _ in work], np.int32)
+    needed = [-(-(start + len(tokens)) // block_tokens) for tokens, start, _ in work]
+    spans = np.zeros(len(work), SPAN)
+    spans["first"] = np.cumsum(counts) - counts
+    spans["start"], spans["count"] = starts, counts
+    spans["table"] = np.cumsum(needed) - needed
+    row_span = np.repeat(np.arange(len(work), dtype=np.int32), counts)
+    rows = np.arange(len(row_span), dtype=np.int32)
+    return StepBatch(
+        tokens=np.array([token for tokens, _, _ in work for token in tokens], np.int32),
+        positions=rows - spans["first"][row_span] + starts[row_span],
+        row_span=row_span,
+        picks=np.array(picks, np.int32),
+        tables=np.array(
+            [block for (_, _, blocks), count in zip(work, needed, strict=True) for block in blocks[:count]], np.int32
+        ),
+        spans=spans,
+        num_single=int((counts == 1).sum()),
+        block_tokens=block_tokens,
+    )
 
-    first: int
-    count: int
-    slots: Tensor
-    masks: dict[int, Tensor]  # by window: 0 or -inf, [count, context]
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AttentionBatch:
-    """Everything attention needs about one step, shared by all layers."""
-
-    slots: Tensor  # int64 [tokens]: where each token's keys and values go
-    groups: tuple[DecodeGroup, ...]
-    chunks: tuple[Chunk, ...]
-
-
-def context_slots(blocks: Seq[int], length: int, block_tokens: int) -> np.ndarray:
+def context_slots(blocks: Seq[int] | NDArray[np.int32], length: int, block_tokens: int) -> NDArray[np.int64]:
     """Slots of the first ``length`` tokens of a sequence that holds ``blocks``: int64 [length]."""
     needed = -(-length // block_tokens)
     table = np.asarray(blocks[:needed], dtype=np.int64) * block_tokens
-    slots: np.ndarray = (table[:, None] + np.arange(block_tokens, dtype=np.int64)).reshape(-1)[:length]
+    slots: NDArray[np.int64] = (table[:, None] + np.arange(block_tokens, dtype=np.int64)).reshape(-1)[:length]
     return slots
-
-
-def decode_group(first: int, contexts: Seq[np.ndarray], windows: Seq[int], like: Tensor) -> DecodeGroup:
-    """Group sequences that compute one token each; ``contexts`` are their slots, the new token's last.
-
-    Masks get the type and device of ``like``.
-    """
-    lengths = np.array([len(slots) for slots in contexts], dtype=np.int64)
-    width = int(lengths.max())
-    table = np.zeros((len(contexts), width), dtype=np.int64)
-    for row, slots in enumerate(contexts):
-        table[row, : len(slots)] = slots
-    columns = np.arange(width)[None, :]
-    masks = {}
-    for window in set(windows):
-        visible = columns < lengths[:, None]
-        if window:
-            visible &= columns >= lengths[:, None] - window
-        masks[window] = _additive(visible, like)[None, :, None, :]
-    return DecodeGroup(first, len(contexts), width, torch.from_numpy(table.reshape(-1)).to(like.device), masks)
-
-
-def chunk(first: int, start: int, count: int, slots: np.ndarray, windows: Seq[int], like: Tensor) -> Chunk:
-    """Tokens ``start .. start + count`` of one sequence; ``slots`` is its context including them."""
-    queries = np.arange(start, start + count)[:, None]
-    keys = np.arange(len(slots))[None, :]
-    masks = {}
-    for window in set(windows):
-        visible = keys <= queries
-        if window:
-            visible &= keys > queries - window
-        masks[window] = _additive(visible, like)
-    return Chunk(first, count, torch.from_numpy(slots).to(like.device), masks)
-
-
-def _additive(visible: np.ndarray, like: Tensor) -> Tensor:
-    """What is added to scores so that only ``visible`` keys count: made once a step, not once a layer."""
-    mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device)
-    return mask.masked_fill_(torch.from_numpy(~visible).to(like.device), float("-inf"))
-
-
-def attend(query: Tensor, cache: KvCache, layer: int, window: int, batch: AttentionBatch) -> Tensor:
-    """Attention of all rows: ``query`` [tokens, heads, head_dim] to the same shape."""
-    out = torch.empty_like(query)
-    for group in batch.groups:
-        out[group.first : group.first + group.count] = _attend_group(query, cache, layer, window, group)
-    for piece in batch.chunks:
-        out[piece.first : piece.first + piece.count] = _attend_chunk(query, cache, layer, window, piece)
-    return out
-
-
-def _attend_group(query: Tensor, cache: KvCache, layer: int, window: int, group: DecodeGroup) -> Tensor:
-    """Heads that share keys become the query rows of one product, so keys are never repeated."""
-    keys, values = cache.read(layer, group.slots)
-    kv_heads, _, head_dim = keys.shape
-    shape = (kv_heads, group.count, group.width, head_dim)
-    rows = query[group.first : group.first + group.count]
-    rows = rows.view(group.count, kv_heads, -1, head_dim).transpose(0, 1)
-    out = functional.scaled_dot_product_attention(
-        rows, keys.view(shape), values.view(shape), attn_mask=group.masks[window]
-    )
-    return out.transpose(0, 1).reshape(group.count, -1, head_dim)
-
-
-def _attend_chunk(query: Tensor, cache: KvCache, layer: int, window: int, piece: Chunk) -> Tensor:
-    keys, values = cache.read(layer, piece.slots)
-    kv_heads, length, head_dim = keys.shape
-    rows = query[piece.first : piece.first + piece.count].transpose(0, 1)
-    rows = rows.reshape(kv_heads, -1, piece.count, head_dim)
-    shape = (kv_heads, rows.shape[1], length, head_dim)
-    out = functional.scaled_dot_product_attention(
-        rows, keys[:, None].expand(shape), values[:, None].expand(shape), attn_mask=piece.masks[window]
-    )
-    return out.reshape(-1, piece.count, head_dim).transpose(0, 1)

@@ -6,6 +6,7 @@ step still writes there is written before anybody else can be given them, becaus
 steps.
 """
 
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -13,13 +14,16 @@ from typing import Final
 from runtime.base import logs
 from runtime.base.clock import Clock
 from runtime.engine import errors
+from runtime.engine.causal.chores import Chores
+from runtime.engine.causal.expiry import Expiries, Expiry
 from runtime.engine.causal.gate import WatermarkGate
 from runtime.engine.causal.jobs import Choice, GenerationRequest, Job, JobEnded, Sink
 from runtime.engine.causal.ledger import MemoryBook
 from runtime.engine.causal.outcome import StepBookkeeper
+from runtime.engine.causal.pressure import MemoryWatch
 from runtime.engine.causal.scheduler import NeverFits, QueueFull, Scheduler, StepPlan
 from runtime.engine.causal.sequences import FinishReason, Sequence
-from runtime.engine.causal.stats import EngineFigures
+from runtime.engine.causal.stats import EngineFigures, LoadFigures
 from runtime.engine.causal.steps import OutOfMemory, StepRunner
 from runtime.engine.detokenize import OutputText
 from runtime.engine.tokenizer import TextTokenizer
@@ -29,7 +33,6 @@ from runtime.wire.reports import EngineStats
 
 _log = logs.get(__name__)
 
-_OBSERVE_SECONDS: Final = 1.0
 _IDLE_WAIT_SECONDS: Final = 1.0
 _BLOCKED_WAIT_SECONDS: Final = 0.01
 _STALL_SECONDS: Final = 30.0
@@ -53,8 +56,10 @@ class CausalEngine:
         max_model_len: int,
         max_num_seqs: int,
         on_fatal: Callable[[str], None],
+        queue_timeout: float = 0.0,
     ) -> None:
         self.tokenizer = tokenizer
+        self.eos_ids = eos_ids
         self.max_model_len = max_model_len
         self._runner = runner
         self._scheduler = scheduler
@@ -62,6 +67,7 @@ class CausalEngine:
         self._gate = gate
         self._clock = clock
         self._max_num_seqs = max_num_seqs
+        self._queue_timeout = queue_timeout
         self._on_fatal = on_fatal
         self._wake = threading.Condition()
         self.figures = EngineFigures()
@@ -69,9 +75,12 @@ class CausalEngine:
         self._jobs: dict[str, Job] = {}
         self._arrivals = 0
         self._stopping = False
+        self._asleep = False
+        self._chores = Chores()
         self._failed_in_a_row = 0
         self._last_progress = clock.monotonic()
-        self._observed_at = float("-inf")
+        self._expiries = Expiries()
+        self.watch = MemoryWatch(book, gate, scheduler, runner.give_back)
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -82,6 +91,7 @@ class CausalEngine:
         """End the loop after the running step; requests that are still here are failed."""
         with self._wake:
             self._stopping = True
+            self._chores.cancel()
             for job in list(self._jobs.values()):
                 self._end(job, errors.Unavailable("The engine is shutting down.", code="shutting_down"))
             self._wake.notify_all()
@@ -100,23 +110,42 @@ class CausalEngine:
         with self._wake:
             if self._stopping:
                 raise errors.Unavailable("The engine is shutting down.", code="shutting_down")
+            if self._asleep:
+                raise errors.Unavailable("The engine is asleep.", code="engine_asleep", retry_after=1)
             if request.request_id in self._jobs:
                 raise errors.InvalidRequest("A request with this id is already running.", code="duplicate_request")
             job = self._new_job(request, sink, now)
-            leaders = [choice.sequence for choice in job.choices if choice.index % request.n == 0]
+            self._enqueue(job)
+            self._jobs[request.request_id] = job
+            self._steps.track(job)
+            if request.deadline is not None:
+                self._expiries.watch(job, request.deadline, Expiry.DEADLINE)
+            if self._queue_timeout:
+                self._expiries.watch(job, now + self._queue_timeout, Expiry.QUEUE)
+            self.figures.counters.requests += 1
+            self._wake.notify_all()
+            return job
+
+    def _enqueue(self, job: Job) -> None:
+        """Queue the first choice of each prompt; a full queue makes room for a tenant that has less in it."""
+        leaders = [choice.sequence for choice in job.choices if choice.index % job.request.n == 0]
+        while True:
             try:
                 self._scheduler.add(leaders, extra=len(job.choices) - len(leaders))
             except NeverFits as exc:
                 raise errors.InvalidRequest(f"The request {exc}.", code="context_length_exceeded") from exc
             except QueueFull as exc:
-                raise errors.Overloaded(
+                full = errors.Overloaded(
                     "The waiting queue is full.", code="queue_full", retry_after=_RETRY_AFTER_SECONDS
-                ) from exc
-            self._jobs[request.request_id] = job
-            self._steps.track(job)
-            self.figures.counters.requests += 1
-            self._wake.notify_all()
-            return job
+                )
+                crowder = self._scheduler.crowder(leaders[0], len(job.choices))
+                other = self._steps.owner(crowder) if crowder is not None else None
+                if other is None or other.started:
+                    raise full from exc
+                self.figures.counters.displaced += 1
+                self._end(other, full)
+            else:
+                return
 
     def _new_job(self, request: GenerationRequest, sink: Sink, now: float) -> Job:
         choices = []
@@ -137,12 +166,16 @@ class CausalEngine:
             sampling=self._steps.with_seed(request.sampling, request.seeds[index]),
             tenant=request.tenant,
             salt=request.salt,
+            weight=request.weight,
+            priority=request.priority,
+            constraint=request.constraint.fresh() if request.constraint is not None else None,
         )
         text = OutputText(
             self.tokenizer,
             stops=request.stops,
             include_stop=request.include_stop,
             skip_special=request.skip_special,
+            shown_special=request.shown_special,
         )
         return Choice(index=index, sequence=sequence, text=text)
 
@@ -175,6 +208,49 @@ class CausalEngine:
             self.figures.counters.failed += 1
         job.sink(job, JobEnded(error))
 
+    def sleep(self) -> concurrent.futures.Future[None]:
+        """Give the device back once nothing runs: the prefix cache is forgotten, weights go where they can wait.
+
+        The future fails with :class:`errors.Overloaded` when a request came first.
+        """
+        return self._do(self._fall_asleep)
+
+    def wake(self) -> concurrent.futures.Future[None]:
+        """Inverse of :meth:`sleep`; the future fails when the device has no room, and the engine sleeps on."""
+        return self._do(self._get_up)
+
+    def _do(self, work: Callable[[], None]) -> concurrent.futures.Future[None]:
+        with self._wake:
+            if self._stopping:
+                raise errors.Unavailable("The engine is shutting down.", code="shutting_down")
+            future = self._chores.add(work)
+            self._wake.notify_all()
+            return future
+
+    def _fall_asleep(self) -> None:
+        with self._wake:
+            if self._asleep:
+                return
+            if self._jobs:
+                raise errors.Overloaded("A request is running.", code="busy", retry_after=_RETRY_AFTER_SECONDS)
+            self._asleep = True
+            self._scheduler.pool.drop_cache()
+        try:
+            freed = self._runner.sleep()
+        except BaseException:
+            self._asleep = False
+            raise
+        with self._wake:
+            self._book.rest(weights_away=freed)
+
+    def _get_up(self) -> None:
+        if not self._asleep:
+            return
+        self._runner.wake()
+        with self._wake:
+            self._book.resume()
+            self._asleep = False
+
     @property
     def num_jobs(self) -> int:
         """Requests that have not ended."""
@@ -193,10 +269,9 @@ class CausalEngine:
             ttft_p50, ttft_p95 = figures.ttft.percentiles_ms(now, 0.5, 0.95)
             itl_p50, itl_p95 = figures.itl.percentiles_ms(now, 0.5, 0.95)
             (queue_p95,) = figures.queue.percentiles_ms(now, 0.95)
-            waiting_followers = sum(len(group) for job in self._jobs.values() for group in job.followers.values())
             return EngineStats(
                 num_requests_running=self._scheduler.num_running,
-                num_requests_waiting=self._scheduler.num_waiting + waiting_followers,
+                num_requests_waiting=self._scheduler.num_waiting + self._steps.followers_waiting,
                 max_num_seqs=self._max_num_seqs,
                 admission_open=self._gate.open,
                 requests_total=counters.requests,
@@ -215,6 +290,26 @@ class CausalEngine:
                 queue_p95_ms=queue_p95,
             )
 
+    def load(self) -> LoadFigures:
+        """How busy the engine is, cheap enough for every answer."""
+        now = self._clock.monotonic()
+        with self._wake:
+            scheduler, pool = self._scheduler, self._scheduler.pool
+            oldest = scheduler.oldest_waiting()
+            job = self._steps.owner(oldest) if oldest is not None else None
+            return LoadFigures(
+                slots=self._max_num_seqs,
+                places=scheduler.max_waiting,
+                running=scheduler.num_running,
+                waiting=scheduler.num_waiting + self._steps.followers_waiting,
+                admission_open=self._gate.open,
+                kv_free=pool.available / pool.total,
+                tokens_total=self.figures.counters.step_tokens,
+                oldest_waiting_ms=(now - job.submitted_at) * 1000.0 if job is not None else 0.0,
+                tenants_waiting=scheduler.num_tenants_waiting,
+                kv_withdrawn=pool.withdrawn,
+            )
+
     def reset_figures(self) -> None:
         """Forget what was counted so far: the warm-up is nobody's traffic."""
         with self._wake:
@@ -228,39 +323,40 @@ class CausalEngine:
     def _loop(self) -> None:
         while True:
             with self._wake:
-                while not self._jobs and not self._stopping:
+                while not (self._jobs or self._stopping or self._chores):
                     self._last_progress = self._clock.monotonic()
                     self._wake.wait(_IDLE_WAIT_SECONDS)
-                    self._watch_memory()
+                    self.watch.look(self._clock.monotonic())
                 if self._stopping:
                     return
-                plan = self._plan()
-                if not plan.work:
+                chore = self._chores.next() if self._chores and not self._jobs else None
+                plan = StepPlan(()) if chore else self._plan()
+                if not (chore or plan.work):
                     self._wake.wait(_BLOCKED_WAIT_SECONDS)
                     continue
-            self._step(plan)
+            if chore:
+                chore()
+            else:
+                self._step(plan)
 
     def _plan(self) -> StepPlan:
         """Decide the next step. Called with the lock held."""
         now = self._clock.monotonic()
-        for job in [job for job in self._jobs.values() if job.request.deadline is not None]:
-            if job.request.deadline is not None and job.request.deadline <= now:
-                self._end(job, errors.DeadlineExceeded("The deadline passed.", code="deadline_exceeded"))
-        self._watch_memory()
+        self._expire(now)
+        self.watch.look(now)
         plan = self._scheduler.schedule(admit=self._gate.open)
         self._steps.note_admitted(plan, now)
         return plan
 
-    def _watch_memory(self) -> None:
-        """Move the gate by the level; above ``critical`` the newest sequences give way. Called with the lock held."""
-        now = self._clock.monotonic()
-        if now - self._observed_at >= _OBSERVE_SECONDS:
-            self._observed_at = now
-            self._book.observe_device()
-        level = self._book.level()
-        self._gate.observe(level)
-        while self._gate.critical(level) and self._scheduler.preempt_newest() is not None:
-            level = self._book.level()
+    def _expire(self, now: float) -> None:
+        """End what has run out of time. Called with the lock held, between steps and before a step's tokens count."""
+        for job, what in self._expiries.due(now):
+            if what is Expiry.DEADLINE:
+                self._end(job, errors.DeadlineExceeded("The deadline passed.", code="deadline_exceeded"))
+            else:
+                self.figures.counters.queue_timeouts += 1
+                message = f"No slot became free within {self._queue_timeout:g} seconds."
+                self._end(job, errors.Overloaded(message, code="queue_timeout", retry_after=_RETRY_AFTER_SECONDS))
 
     def _step(self, plan: StepPlan) -> None:
         try:
@@ -277,6 +373,7 @@ class CausalEngine:
         with self._wake:
             self._failed_in_a_row = 0
             self._last_progress = self._clock.monotonic()
+            self._expire(self._last_progress)
             self._scheduler.commit(plan)
             self._steps.apply(plan, result, self._last_progress)
 
@@ -284,7 +381,7 @@ class CausalEngine:
         """A step without memory had no effect: make it smaller, or give up the one sequence that does not fit."""
         self.figures.counters.out_of_memory += 1
         _log.warning("step_out_of_memory", sequences=len(plan.work), tokens=plan.num_tokens, error=str(exc)[:200])
-        if self._scheduler.preempt_newest() is not None:
+        if self._scheduler.preempt_one() is not None:
             return
         job = self._steps.owner(plan.work[0].sequence)
         if job is not None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from runtime.engine import errors
-from runtime.engine.causal.sequences import FinishReason, SamplingParams, Sequence
+from runtime.engine.causal.sequences import DEFAULT_PRIORITY, Constraint, FinishReason, SamplingParams, Sequence
 from runtime.engine.detokenize import OutputText
 from runtime.wire.inference import Usage
 
@@ -13,7 +13,8 @@ from runtime.wire.inference import Usage
 class GenerationRequest:
     """What the server asks for; checked. ``seeds`` has one entry per choice and prompt (prompts × n).
 
-    ``deadline`` is a time on the engine's monotonic clock. ``salt`` keeps tenants' prefixes apart.
+    ``deadline`` is a time on the engine's monotonic clock. ``salt`` keeps tenants' prefixes apart. Each choice follows
+    a fresh copy of ``constraint``. ``shown_special`` are special tokens whose text is wanted all the same.
     """
 
     request_id: str
@@ -28,7 +29,11 @@ class GenerationRequest:
     ignore_eos: bool = False
     tenant: str = ""
     salt: bytes = b""
+    weight: float = 1.0
+    priority: int = DEFAULT_PRIORITY
     deadline: float | None = None
+    constraint: Constraint | None = None
+    shown_special: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class Job:
     followers: dict[int, list[Choice]]
     submitted_at: float
     sink: Sink
+    started: bool = False  # one of its sequences has had a slot
     ended: bool = False
     prompt_logprobs: dict[int, dict[int, TokenPiece]] = dataclasses.field(default_factory=dict)
 

@@ -97,6 +97,22 @@ def plan_pool(
     )
 
 
+def longest_sequence(plan: PoolPlan, *, block_tokens: int, tenant_kv_share: float, wanted_len: int) -> int:
+    """The longest sequence that ``plan`` serves when one tenant may hold only ``tenant_kv_share`` of the pool, tokens.
+
+    Raises:
+        errors.StartError: ``wanted_len`` (0: as long as fits) is more than that.
+    """
+    ceiling = max(1, int(plan.blocks * tenant_kv_share)) * block_tokens
+    if wanted_len > ceiling:
+        raise errors.StartError(
+            "ContextTooLong",
+            f"max_model_len {wanted_len} is more than the {ceiling} tokens that one tenant may hold with "
+            f"tenant_kv_share {tenant_kv_share:g}. Raise the share or the KV cache, or shorten max_model_len.",
+        )
+    return min(plan.max_model_len, ceiling)
+
+
 def idle_level(costs: FixedCosts, plan: PoolPlan) -> float:
     """The level with no block in use."""
     return (costs.context_bytes + costs.weights_bytes + plan.workspace_bytes) / costs.total_bytes
@@ -142,20 +158,47 @@ class MemoryBook:
         self._probe = probe
         self._marks = marks
         self._other = 0
+        self._asleep = False
+        self._weights_away = False
 
     def observe_device(self) -> None:
         """Look at the device again; costs a system call, so once a second is enough."""
-        accounted = (
-            self._costs.context_bytes
-            + self._costs.weights_bytes
-            + self._plan.workspace_bytes
-            + self._pool.total * self._costs.block_bytes
-        )
+        accounted = self._costs.context_bytes + self._weights_bytes + self._workspace_bytes + self._kv_bytes
         self._other = self._probe.unaccounted_bytes(accounted)
+
+    def rest(self, *, weights_away: bool) -> None:
+        """The engine sleeps: no KV, no workspace, and no weights where they are ``weights_away`` from the device."""
+        self._asleep, self._weights_away = True, weights_away
+
+    def resume(self) -> None:
+        """The engine is awake again."""
+        self._asleep = self._weights_away = False
+
+    @property
+    def _weights_bytes(self) -> int:
+        return 0 if self._weights_away else self._costs.weights_bytes
+
+    @property
+    def _workspace_bytes(self) -> int:
+        return 0 if self._asleep else self._plan.workspace_bytes
+
+    @property
+    def _kv_bytes(self) -> int:
+        return 0 if self._asleep else self._pool.total * self._costs.block_bytes
 
     def level(self) -> float:
         """The level as a fraction of the total, from the latest look at the device and the pool as it is now."""
-        return self._ledger(0).level
+        total = self._costs.total_bytes
+        return (self._beside_kv() + self._pool.used * self._costs.block_bytes) / total if total else 0.0
+
+    def blocks_that_fit(self) -> int:
+        """How large the pool may be without passing ``critical`` when it is full; never negative."""
+        room = int(self._marks.critical * self._costs.total_bytes) - self._beside_kv()
+        return max(0, room // self._costs.block_bytes)
+
+    def _beside_kv(self) -> int:
+        """Bytes below the level line that are not KV."""
+        return self._other + self._costs.context_bytes + self._weights_bytes + self._workspace_bytes
 
     def ledger(self) -> MemoryLedger:
         """The whole ledger."""
@@ -167,9 +210,9 @@ class MemoryBook:
             total_bytes=self._costs.total_bytes,
             other_bytes=self._other,
             context_bytes=self._costs.context_bytes,
-            weights_bytes=self._costs.weights_bytes,
-            workspace_bytes=self._plan.workspace_bytes,
-            kv_total_bytes=pool.total * size,
+            weights_bytes=self._weights_bytes,
+            workspace_bytes=self._workspace_bytes,
+            kv_total_bytes=self._kv_bytes,
             kv_used_bytes=pool.used * size,
             kv_cached_bytes=pool.cached * size,
             device_free_bytes=device_free,

@@ -1,203 +1,261 @@
-"""The decoder: Llama, Mistral, Qwen2, Qwen3, on one flat batch of tokens.
+"""The decoder, whatever its architecture, on one flat batch of tokens.
 
 All tokens of a step, of whatever sequence, go through each projection as one matrix product; projections that share
-an input are one product. Weights are filled in by :mod:`loader` through :meth:`Decoder.destinations` and then sealed.
+an input are one product. Weights are filled in by :mod:`loader` through :meth:`Decoder.destinations`; each layer is
+sealed as soon as it is whole. Where the C kernels serve the model, :mod:`native` computes; here the same is done with
+torch, on any device. What an architecture is made of is said by :mod:`config`, not here.
 """
 
-import dataclasses
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from runtime.engine.causal import attention, rotary
+from runtime.engine.causal import attention, layers, native, offload, rotary, sdpa
 from runtime.engine.causal.config import DecoderConfig
-from runtime.engine.causal.linear import Linear
+from runtime.engine.causal.linear import Backend, Embedding, Linear
 
-
-@dataclasses.dataclass(slots=True)
-class _LayerWeights:
-    """Fused weights of one layer while they are being loaded."""
-
-    input_norm: Tensor
-    post_norm: Tensor
-    qkv: Tensor
-    output: Tensor
-    gate_up: Tensor
-    down: Tensor
-    qkv_bias: Tensor | None
-    output_bias: Tensor | None
-    gate_up_bias: Tensor | None
-    down_bias: Tensor | None
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-
-
-@dataclasses.dataclass(slots=True)
-class _Layer:
-    """One layer, ready to run."""
-
-    input_norm: Tensor
-    post_norm: Tensor
-    qkv: Linear
-    output: Linear
-    gate_up: Linear
-    down: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    window: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelBatch:
-    """Input of one step: ``tokens`` and ``positions`` are int64 [tokens]; ``rows`` picks what needs logits."""
-
-    tokens: Tensor
-    positions: Tensor
-    rows: Tensor
-    attention: attention.AttentionBatch
+# What belongs to no layer is sealed by these names.
+_EMBEDDING: Final = "embedding"
+_HEAD: Final = "head"
 
 
 class Decoder:
-    """Weights and forward pass. Build, fill :meth:`destinations`, :meth:`seal`, then :meth:`forward`."""
+    """Weights and forward pass. Build, fill :meth:`destinations`, :meth:`seal`, then :meth:`forward`.
 
-    def __init__(self, config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> None:
+    ``quantization`` is how weights are held (:mod:`linear`); ``kv`` how keys and values are (:mod:`attention`); the
+    last ``offload_layers`` layers wait in host memory (:mod:`offload`).
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: str = "none",
+        kv: str = "same",
+        offload_layers: int = 0,
+    ) -> None:
         self.config = config
         self.dtype = dtype
         self.device = device
-        self._embedding = self._new(config.vocab_size, config.hidden_size)
+        self.kv = attention.KvForm(kv, dtype)
+        self._backend = Backend(dtype=dtype, device=device, quantization=quantization)
+        kind = config.architecture
         self._norm = self._new(config.hidden_size)
-        self._head = None if config.tie_embeddings else self._new(config.vocab_size, config.hidden_size)
-        self._loading = [self._layer_weights() for _ in range(config.num_layers)]
-        self._layers: list[_Layer] = []
-        self._head_linear: Linear | None = None
+        self._norm_bias = self._new(config.hidden_size) if kind.norm == "layer" else None
+        self._positions = self._new(config.max_positions, config.hidden_size) if kind.names.positions else None
+        self._head_bias = self._new(config.vocab_size) if kind.head_bias else None
+        self._raw: dict[str, Tensor] = {_EMBEDDING: self._new(config.vocab_size, config.hidden_size)}
+        if not config.tie_embeddings:
+            self._raw[_HEAD] = self._new(config.vocab_size, config.hidden_size)
+        self._loading = {number: layers.empty(config, number, self._new) for number in range(config.num_layers)}
+        self._ready: dict[int, offload.Resident] = {}
+        self._offload = offload_layers
+        self._layers: list[offload.Resident] = []
+        self._embedding: Embedding | None = None
+        self._head: Linear | None = None
+        self._native: native.NativeForward | None = None
         self.rope = rotary.RotaryTable(config, device)
+        self.local_rope = rotary.RotaryTable(config, device, config.local_rope) if config.local_rope else self.rope
 
     def _new(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
-
-    def _layer_weights(self) -> _LayerWeights:
-        cfg = self.config
-        qkv = (cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim
-        qk_norm = cfg.architecture.qk_norm
-        return _LayerWeights(
-            input_norm=self._new(cfg.hidden_size),
-            post_norm=self._new(cfg.hidden_size),
-            qkv=self._new(qkv, cfg.hidden_size),
-            output=self._new(cfg.hidden_size, cfg.num_heads * cfg.head_dim),
-            gate_up=self._new(2 * cfg.intermediate_size, cfg.hidden_size),
-            down=self._new(cfg.hidden_size, cfg.intermediate_size),
-            qkv_bias=self._new(qkv) if cfg.attention_bias else None,
-            output_bias=self._new(cfg.hidden_size) if cfg.output_bias else None,
-            gate_up_bias=self._new(2 * cfg.intermediate_size) if cfg.mlp_bias else None,
-            down_bias=self._new(cfg.hidden_size) if cfg.mlp_bias else None,
-            query_norm=self._new(cfg.head_dim) if qk_norm else None,
-            key_norm=self._new(cfg.head_dim) if qk_norm else None,
-        )
+        return torch.empty(shape, dtype=self.dtype, device=self._backend.staging)
 
     def destinations(self) -> dict[str, Tensor]:
         """Where each tensor goes, by its Hugging Face name: views to copy into, of the tensor's own shape."""
-        found = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
-        if self._head is not None:
-            found["lm_head.weight"] = self._head
-        for number, layer in enumerate(self._loading):
-            found.update(self._layer_destinations(f"model.layers.{number}.", layer))
+        names = self.config.architecture.names
+        plain = {
+            f"{names.embedding}.weight": self._raw.get(_EMBEDDING),
+            f"{names.head}.weight": self._raw.get(_HEAD),
+            f"{names.head}.bias": self._head_bias,
+            f"{names.positions}.weight": self._positions,
+            f"{names.norm}.weight": self._norm,
+            f"{names.norm}.bias": self._norm_bias,
+        }
+        found = {name: tensor for name, tensor in plain.items() if tensor is not None}
+        for number, raw in self._loading.items():
+            found.update(layers.destinations(self.config, number, raw))
         return found
 
-    def _layer_destinations(self, prefix: str, layer: _LayerWeights) -> dict[str, Tensor]:
-        cfg = self.config
-        heads, kv_heads = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
-        named: dict[str, Tensor | None] = {
-            "input_layernorm.weight": layer.input_norm,
-            "post_attention_layernorm.weight": layer.post_norm,
-            "self_attn.o_proj.weight": layer.output,
-            "self_attn.o_proj.bias": layer.output_bias,
-            "self_attn.q_norm.weight": layer.query_norm,
-            "self_attn.k_norm.weight": layer.key_norm,
-            "mlp.down_proj.weight": layer.down,
-            "mlp.down_proj.bias": layer.down_bias,
-        }
-        for kind, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
-            if fused is not None:
-                parts = torch.split(fused, [heads, kv_heads, kv_heads])
-                named.update({f"self_attn.{p}_proj.{kind}": t for p, t in zip("qkv", parts, strict=True)})
-        for kind, fused in (("weight", layer.gate_up), ("bias", layer.gate_up_bias)):
-            if fused is not None:
-                gate, up = fused.chunk(2)
-                named.update({f"mlp.gate_proj.{kind}": gate, f"mlp.up_proj.{kind}": up})
-        return {prefix + name: tensor for name, tensor in named.items() if tensor is not None}
+    def full_name(self, name: str) -> str:
+        """``name`` as :meth:`destinations` has it, where checkpoints may leave out its first part."""
+        kind = self.config.architecture
+        first = kind.names.layer.split(".")[0] + "."
+        return first + name if kind.bare and not name.startswith((first, kind.names.head)) else name
+
+    def part(self, name: str) -> str:
+        """What is sealed together with the tensor called ``name``: a layer's number, the embedding, or the head."""
+        names = self.config.architecture.names
+        if name.startswith(f"{names.layer}."):
+            return name.removeprefix(f"{names.layer}.").split(".")[0]
+        ends = {f"{names.embedding}.weight": _EMBEDDING, f"{names.head}.weight": _HEAD}
+        return ends.get(name, name)
+
+    def seal_part(self, part: str) -> None:
+        """``part`` is whole: bring it into its final shape, so that at most a few layers are held twice."""
+        if part.isdecimal():
+            number = int(part)
+            whole = layers.ready(self.config, number, self._loading.pop(number), self._backend)
+            waits = number >= self.config.num_layers - self._offload
+            self._ready[number] = offload.Offloaded(whole) if waits else whole
+        elif part == _EMBEDDING:
+            self._embedding = self._backend.embedding(self._raw.pop(part))
+            self._head = self._embedding if self.config.tie_embeddings else self._head
+        elif part == _HEAD:
+            self._head = self._backend.head(self._raw.pop(part))
 
     def seal(self) -> None:
-        """Bring the loaded weights into the shape they are computed in; call once, when all are there."""
-        while self._loading:
-            raw = self._loading.pop(0)  # drop each layer's plain weights before the next is packed
-            self._layers.append(
-                _Layer(
-                    input_norm=raw.input_norm,
-                    post_norm=raw.post_norm,
-                    qkv=Linear(raw.qkv, raw.qkv_bias),
-                    output=Linear(raw.output, raw.output_bias),
-                    gate_up=Linear(raw.gate_up, raw.gate_up_bias),
-                    down=Linear(raw.down, raw.down_bias),
-                    query_norm=raw.query_norm,
-                    key_norm=raw.key_norm,
-                    window=self.config.windows[len(self._layers)],
-                )
+        """All weights are there; call once."""
+        for part in [*self._raw, *(str(number) for number in self._loading)]:
+            self.seal_part(part)
+        self._norm = self._backend.plain(self._norm)
+        self._norm_bias = self._backend.optional(self._norm_bias)
+        self._positions = self._backend.optional(self._positions)
+        self._head_bias = self._backend.optional(self._head_bias)
+        self._layers = [self._ready.pop(number) for number in sorted(self._ready)]
+        kernels = self._backend.kernels
+        if kernels is not None and not (self.kv.quantized or self._offload) and native.supports(self.config, kernels):
+            assert self._embedding is not None
+            assert self._head is not None
+            self._native = native.NativeForward(
+                self.config,
+                kernels,
+                embedding=self._embedding,
+                layers=[layer for layer in self._layers if isinstance(layer, layers.Layer)],
+                norm=self._norm,
+                head=self._head,
+                rope=self.rope,
             )
-        if self._head is not None:
-            self._head_linear = Linear(self._head)
-            self._head = None
+
+    @property
+    def program(self) -> native.NativeForward | None:
+        """The model as a program of the kernels, where there is one."""
+        return self._native
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of all weights, exactly as held."""
-        plain = [self._embedding, self._norm]
-        total = self._head_linear.num_bytes if self._head_linear else 0
-        for layer in self._layers:
-            total += sum(part.num_bytes for part in (layer.qkv, layer.output, layer.gate_up, layer.down))
-            plain += [layer.input_norm, layer.post_norm]
-            plain += [norm for norm in (layer.query_norm, layer.key_norm) if norm is not None]
-        return total + sum(tensor.numel() * tensor.element_size() for tensor in plain)
+        """Bytes of all weights on the device, exactly as held."""
+        ends = {id(end): end.num_bytes for end in (self._embedding, self._head) if end is not None}
+        plain = (self._norm, self._norm_bias, self._positions, self._head_bias)
+        held = sum(tensor.numel() * tensor.element_size() for tensor in plain if tensor is not None)
+        return held + sum(ends.values()) + sum(layer.num_bytes for layer in self._layers)
 
-    def forward(self, batch: ModelBatch, cache: attention.KvCache) -> Tensor:
-        """Compute all tokens of ``batch``, fill the cache, return hidden states [len(batch.rows), hidden]."""
-        x = functional.embedding(batch.tokens, self._embedding)
-        cos, sin = self.rope.at(batch.positions, self.dtype)
+    def resize_positions(self, positions: int) -> None:
+        """Make the rotary tables for positions ``0 .. positions - 1``."""
+        for table in {id(table): table for table in (self.rope, self.local_rope)}.values():
+            table.resize(positions)
+
+    def forward(self, batch: attention.StepBatch, cache: attention.KvCache) -> Tensor:
+        """Compute all tokens of ``batch``, fill the cache, return hidden states [len(batch.picks), hidden]."""
+        if self._native is not None:
+            return self._native.hidden(batch, cache)
+        assert self._embedding is not None
+        step = sdpa.prepare(batch, tuple(set(self.config.windows)), self.dtype, self.device)
+        x = self._embedding.rows(step.tokens)
+        if self.config.architecture.scaled_embedding:
+            x = x * torch.tensor(self.config.hidden_size**0.5, dtype=self.dtype)
+        if self._positions is not None:
+            x = x + functional.embedding(step.positions, self._positions)
+        turns = self._turns(step)
         for number, layer in enumerate(self._layers):
-            x = x + self._attention(number, layer, self._rms(x, layer.input_norm), cos, sin, batch, cache)
-            hidden = layer.gate_up(self._rms(x, layer.post_norm))
-            gate, up = hidden.chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
-        return self._rms(x.index_select(0, batch.rows), self._norm)
+            with offload.here(layer) as present:
+                x = self._layer(number, present, x, turns[bool(present.window)], step, cache)
+        return self._normed(x.index_select(0, step.picks), self._norm, self._norm_bias)
+
+    def _turns(self, step: sdpa.TorchBatch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | tuple[None, None]:
+        """Rotations of the step's positions: in layers that see everything, and in layers with a window."""
+        if not self.config.architecture.rotary:
+            return None, None
+        turn = self.rope.at(step.positions, self.dtype)
+        return turn, turn if self.local_rope is self.rope else self.local_rope.at(step.positions, self.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [rows, vocab] of ``hidden`` [rows, hidden]."""
-        logits = self._head_linear(hidden) if self._head_linear else functional.linear(hidden, self._embedding)
-        return logits.float()
+        if self._native is not None:
+            return self._native.logits(hidden)
+        assert self._head is not None
+        logits = self._head(hidden).float()
+        if self._head_bias is not None:
+            logits += self._head_bias
+        cap = self.config.logit_cap
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    def best(self, logits: Tensor) -> tuple[list[int], list[bool]] | None:
+        """Arg-max of each row and whether the row is finite; ``None`` where the sampler finds them as cheaply."""
+        return self._native.best(logits) if self._native is not None else None
+
+    def products(self, rows: int) -> Callable[[], object]:
+        """What computes the matrix products of a step of ``rows`` rows alone: the limit that steps are held against."""
+        if self._native is not None:
+            return self._native.products(rows)
+        cfg = self.config
+        inner = cfg.expert_size if any(cfg.sparse) else cfg.intermediate_size
+        widths = (cfg.hidden_size, cfg.num_heads * cfg.head_dim, *(cfg.hidden_size, inner) * max(1, cfg.num_experts))
+        inputs = [torch.zeros((rows, width), dtype=self.dtype, device=self.device) for width in widths]
+
+        def run() -> None:
+            for layer in self._layers:
+                with offload.here(layer) as present:
+                    for linear, x in zip(present.linears, inputs, strict=False):
+                        linear(x)
+            self.logits(inputs[0])
+
+        return run
+
+    def _layer(
+        self,
+        number: int,
+        layer: layers.Layer,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor] | None,
+        step: sdpa.TorchBatch,
+        cache: attention.KvCache,
+    ) -> Tensor:
+        entering = self._normed(x, layer.input_norm, layer.input_norm_bias)
+        attended = self._attention(number, layer, entering, turn, step, cache)
+        if layer.post_norm is None:  # side by side
+            return attended + layer.mlp(entering) + x
+        if layer.attention_after is not None:
+            attended = self._normed(attended, layer.attention_after)
+        x = x + attended
+        thought = layer.mlp(self._normed(x, layer.post_norm, layer.post_norm_bias))
+        if layer.mlp_after is not None:
+            thought = self._normed(thought, layer.mlp_after)
+        return x + thought
 
     def _attention(
         self,
         number: int,
-        layer: _Layer,
+        layer: layers.Layer,
         x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        batch: ModelBatch,
+        turn: tuple[Tensor, Tensor] | None,
+        step: sdpa.TorchBatch,
         cache: attention.KvCache,
     ) -> Tensor:
         cfg = self.config
         qkv = layer.qkv(x).view(x.shape[0], -1, cfg.head_dim)
-        rotated, values = torch.split(qkv, [cfg.num_heads + cfg.num_kv_heads, cfg.num_kv_heads], dim=1)
+        query, keys, values = torch.split(qkv, [cfg.num_heads, cfg.num_kv_heads, cfg.num_kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
+            query, keys = self._normed(query, layer.query_norm), self._normed(keys, layer.key_norm)
+        if turn is not None:
+            rotated = rotary.rotate(torch.cat((query, keys), dim=1), *turn)
             query, keys = torch.split(rotated, [cfg.num_heads, cfg.num_kv_heads], dim=1)
-            rotated = torch.cat((self._rms(query, layer.query_norm), self._rms(keys, layer.key_norm)), dim=1)
-        query, keys = torch.split(rotary.rotate(rotated, cos, sin), [cfg.num_heads, cfg.num_kv_heads], dim=1)
-        cache.write(number, batch.attention.slots, keys, values)
-        out = attention.attend(query, cache, number, layer.window, batch.attention)
+        cache.write(number, step.slots, keys, values)
+        form = sdpa.Form(window=layer.window, scale=cfg.scale, cap=cfg.score_cap)
+        out = sdpa.attend(query, cache, number, form, step)
         return layer.output(out.reshape(x.shape[0], -1))
 
-    def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
+    def _normed(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        kind, eps = self.config.architecture.norm, self.config.rms_eps
+        if kind == "layer":
+            return functional.layer_norm(x, weight.shape, weight, bias, eps)
+        if kind == "rms1":
+            return functional.rms_norm(x.float(), weight.shape, 1.0 + weight.float(), eps).to(self.dtype)
         if self.dtype == torch.float32:
-            return functional.rms_norm(x, weight.shape, weight, self.config.rms_eps)
+            return functional.rms_norm(x, weight.shape, weight, eps)
         # as transformers does it: the mean in float32, the scale in the model's own type
-        return weight * functional.rms_norm(x.float(), weight.shape, None, self.config.rms_eps).to(self.dtype)
+        return weight * functional.rms_norm(x.float(), weight.shape, None, eps).to(self.dtype)

@@ -30,6 +30,7 @@ class StepBookkeeper:
         self._end = end
         self._scrub = scrub
         self._owners: dict[int, tuple[Job, Choice]] = {}
+        self.followers_waiting = 0  # choices whose turn to queue has not come
 
     @staticmethod
     def with_seed(sampling: SamplingParams, seed: int) -> SamplingParams:
@@ -40,11 +41,14 @@ class StepBookkeeper:
         """Remember whose the sequences of ``job`` are."""
         for choice in job.choices:
             self._owners[choice.sequence.id] = (job, choice)
+        self.followers_waiting += sum(map(len, job.followers.values()))
 
     def forget(self, job: Job) -> None:
         """Inverse of :meth:`track`."""
         for choice in job.choices:
             self._owners.pop(choice.sequence.id, None)
+        self.followers_waiting -= sum(map(len, job.followers.values()))
+        job.followers = {}
 
     def owner(self, sequence: Sequence) -> Job | None:
         """The job of ``sequence``, while it lasts."""
@@ -55,8 +59,10 @@ class StepBookkeeper:
         """Record how long newly admitted sequences waited; one that was preempted has waited before."""
         for sequence in plan.admitted:
             found = self._owners.get(sequence.id)
-            if found is not None and sequence.preemptions == 0:
-                self._figures.queue.add(now, now - found[0].submitted_at)
+            if found is not None:
+                found[0].started = True
+                if sequence.preemptions == 0:
+                    self._figures.queue.add(now, now - found[0].submitted_at)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Book one step that went well."""
@@ -68,7 +74,8 @@ class StepBookkeeper:
             if found is None or item.sequence.state is not SequenceState.RUNNING:
                 continue  # cancelled while the step ran
             job, choice = found
-            self._note_prompt_logprobs(job, choice, result)
+            if result.prompt_logprobs:
+                self._note_prompt_logprobs(job, choice, result)
             outcome = result.sampled.get(item.sequence.id)
             if outcome is not None:
                 generated += self._advance(job, choice, outcome, now)
@@ -89,7 +96,7 @@ class StepBookkeeper:
             self._finish(job, choice, "", (), FinishReason.LENGTH)
             return 0
         if outcome.token is None:
-            self._break(job, choice)
+            self._break(job, choice, outcome.failure)
             return 0
         token = outcome.token
         self._scheduler.append(sequence, token)
@@ -119,6 +126,7 @@ class StepBookkeeper:
         """The prompt of ``choice`` is computed: its other choices find it in the prefix cache."""
         followers = job.followers.pop(choice.index, [])
         if followers:
+            self.followers_waiting -= len(followers)
             self._scheduler.add([follower.sequence for follower in followers], reserved=True)
 
     def _finish(
@@ -130,9 +138,13 @@ class StepBookkeeper:
         if job.done:
             self._end(job, None)
 
-    def _break(self, job: Job, choice: Choice) -> None:
-        """The numbers of this sequence are not finite: end it, and let nothing of it reach another one."""
-        self._scrub(choice.sequence)
+    def _break(self, job: Job, choice: Choice, failure: str) -> None:
+        """This sequence cannot go on: its grammar is at its limits, or its numbers are not finite. End it alone."""
+        if failure:
+            message = f"The output cannot follow the grammar any further: {failure}."
+            self._end(job, errors.RequestFailed(message, code="grammar_failed"))
+            return
+        self._scrub(choice.sequence)  # nothing of it may reach another one
         self._scheduler.finish(choice.sequence, keep=False)
         self._end(
             job, errors.RequestFailed("The model produced numbers that are not finite.", code="non_finite_logits")

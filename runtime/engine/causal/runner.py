@@ -2,17 +2,15 @@
 
 from typing import Final
 
-import numpy as np
 import torch
 
 from runtime.engine.causal import attention, sampler
-from runtime.engine.causal.model import Decoder, ModelBatch
+from runtime.engine.causal.model import Decoder
 from runtime.engine.causal.scheduler import StepPlan, Work
 from runtime.engine.causal.sequences import Sequence
+from runtime.engine.causal.sleep import Sleeper
 from runtime.engine.causal.steps import OutOfMemory, Sampled, StepResult, TokenLogprob
 
-# Contexts of one group differ by at most a factor of two, above this many tokens: padding is computed, too.
-_SMALLEST_GROUP_WIDTH: Final = 128
 _PROMPT_ROWS: Final = 16
 _ALLOCATION_FAILURES: Final = ("can't allocate memory", "not enough memory", "out of memory")
 
@@ -23,9 +21,9 @@ class Runner:
     def __init__(self, model: Decoder, cache: attention.KvCache, block_tokens: int, eos_ids: frozenset[int]) -> None:
         self.model = model
         self.cache = cache
+        self._sleeper = Sleeper(model, cache, moves=model.device.type != "cpu")
         self._block_tokens = block_tokens
         self._eos_ids = eos_ids
-        self._windows = tuple(set(model.config.windows))
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute ``plan`` and sample where a sequence has caught up.
@@ -53,35 +51,37 @@ class Runner:
         sequences = [owners[row][0].sequence for row in sampling]
         chosen: list[Sampled] = []
         if sampling:
-            chosen = sampler.sample(self.model.logits(hidden[sampling]), sequences, self._eos_ids)
+            wanted = hidden if len(sampling) == len(owners) else hidden[sampling]
+            chosen = self._choose(self.model.logits(wanted), sequences)
         return StepResult(
             {sequence.id: outcome for sequence, outcome in zip(sequences, chosen, strict=True)},
             self._prompt_logprobs(hidden, owners),
         )
 
-    def _batch(self, plan: StepPlan) -> tuple[ModelBatch, list[tuple[Work, int]]]:
+    def _choose(self, logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled]:
+        """Plain greedy rows take the arg-max; only others are worth the sampler's many looks at the whole row."""
+        found = self.model.best(logits)
+        if found is None:
+            return sampler.sample(logits, sequences, self._eos_ids)
+        best, finite = found
+        chosen = [Sampled(token if fine else None) for token, fine in zip(best, finite, strict=True)]
+        others = [row for row, sequence in enumerate(sequences) if not sequence.greedy]
+        if others:
+            rows = logits if len(others) == len(sequences) else logits[others]
+            sampled = sampler.sample(rows, [sequences[row] for row in others], self._eos_ids)
+            for row, outcome in zip(others, sampled, strict=True):
+                chosen[row] = outcome
+        return chosen
+
+    def _batch(self, plan: StepPlan) -> tuple[attention.StepBatch, list[tuple[Work, int]]]:
         """Lay the step out: single tokens first, by context length; then chunks."""
         single = sorted((item for item in plan.work if item.count == 1), key=lambda item: item.start)
         ordered = single + [item for item in plan.work if item.count > 1]
-        contexts = [
-            attention.context_slots(item.blocks, item.start + item.count, self._block_tokens) for item in ordered
-        ]
-        tokens = [t for item in ordered for t in item.sequence.tokens[item.start : item.start + item.count]]
-        positions = np.concatenate([np.arange(item.start, item.start + item.count) for item in ordered])
-        slots = np.concatenate([context[item.start :] for item, context in zip(ordered, contexts, strict=True)])
         owners, rows = self._rows(ordered)
-        device = self.model.device
-        batch = ModelBatch(
-            tokens=torch.tensor(tokens, dtype=torch.int64, device=device),
-            positions=torch.from_numpy(positions).to(device),
-            rows=torch.tensor(rows, dtype=torch.int64, device=device),
-            attention=attention.AttentionBatch(
-                slots=torch.from_numpy(slots).to(device),
-                groups=self._groups(contexts[: len(single)]),
-                chunks=self._chunks(ordered[len(single) :], contexts[len(single) :], len(single)),
-            ),
-        )
-        return batch, owners
+        work = [
+            (item.sequence.tokens[item.start : item.start + item.count], item.start, item.blocks) for item in ordered
+        ]
+        return attention.layout(work, rows, block_tokens=self._block_tokens), owners
 
     def _rows(self, ordered: list[Work]) -> tuple[list[tuple[Work, int]], list[int]]:
         """Which rows need logits, and for whom: (work, position of the row's token)."""
@@ -90,31 +90,13 @@ class Runner:
         first = 0
         for item in ordered:
             last = item.start + item.count - 1
-            for position in range(item.start, last + 1):
+            wanted = range(item.start, last + 1) if item.sequence.sampling.prompt_logprobs else (last,)
+            for position in wanted:
                 if _in_prompt(item, position) or _samples(item, position):
                     owners.append((item, position))
                     rows.append(first + position - item.start)
             first += item.count
         return owners, rows
-
-    def _groups(self, contexts: list[np.ndarray]) -> tuple[attention.DecodeGroup, ...]:
-        groups: list[attention.DecodeGroup] = []
-        first = 0
-        while first < len(contexts):
-            limit = max(_SMALLEST_GROUP_WIDTH, 2 * len(contexts[first]))
-            end = first
-            while end < len(contexts) and len(contexts[end]) <= limit:
-                end += 1
-            groups.append(attention.decode_group(first, contexts[first:end], self._windows, self.cache.data))
-            first = end
-        return tuple(groups)
-
-    def _chunks(self, items: list[Work], contexts: list[np.ndarray], first: int) -> tuple[attention.Chunk, ...]:
-        chunks: list[attention.Chunk] = []
-        for item, context in zip(items, contexts, strict=True):
-            chunks.append(attention.chunk(first, item.start, item.count, context, self._windows, self.cache.data))
-            first += item.count
-        return tuple(chunks)
 
     def _prompt_logprobs(
         self, hidden: torch.Tensor, owners: list[tuple[Work, int]]
@@ -132,6 +114,26 @@ class Runner:
                 if value is not None:
                     found.setdefault(sequence.id, {})[position + 1] = value
         return found
+
+    def give_back(self, blocks: list[int]) -> int:
+        """Return the memory of ``blocks``, which nobody uses; bytes returned, 0 when that cannot be done here."""
+        return self.cache.give_back(blocks, self._block_tokens)
+
+    def sleep(self) -> bool:
+        """Empty the cache and send the weights to host memory; True when they left the device."""
+        self._sleeper.sleep()
+        return self.model.device.type != "cpu"
+
+    def wake(self) -> None:
+        """Take it all back.
+
+        Raises:
+            OutOfMemory: the device has no room.
+        """
+        try:
+            self._sleeper.wake()
+        except RuntimeError as exc:
+            raise OutOfMemory(str(exc)) from exc
 
     def scrub(self, sequence: Sequence) -> None:
         """Zero what ``sequence`` left in its blocks; call before they are given back."""

@@ -10,14 +10,22 @@ from collections import Counter
 from collections.abc import Sequence as Seq
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.engine.causal.sequences import SamplingParams, Sequence
+from runtime.engine.causal.sequences import (
+    MIN_TEMPERATURE,
+    Constraint,
+    ConstraintFailed,
+    SamplingParams,
+    Sequence,
+)
 from runtime.engine.causal.steps import Sampled, TokenLogprob
 
 _TOP_P_FIRST: Final = 1024
-_MIN_TEMPERATURE: Final = 1e-4
+# Rows drawn at one time: each takes vocabulary times 20 bytes meanwhile.
+_DRAW_ROWS: Final = 16
 
 
 def uniform(seed: int, position: int) -> float:
@@ -27,28 +35,74 @@ def uniform(seed: int, position: int) -> float:
 
 
 def sample(logits: Tensor, sequences: Seq[Sequence], eos_ids: frozenset[int]) -> list[Sampled]:
-    """Choose one token per row of ``logits`` (float32 [rows, vocab], one row per sequence)."""
-    finite = torch.isfinite(logits).all(dim=-1).tolist()
+    """Choose one token per row of ``logits`` (float32 [rows, vocab], one row per sequence).
+
+    What everybody needs is done for all rows at once; a row that asks for more is looked at by itself.
+    """
     best = logits.argmax(dim=-1).tolist()
-    result = []
+    result = [Sampled(token) for token in best]
+    drawn = [row for row, sequence in enumerate(sequences) if sequence.drawn]
+    for first in range(0, len(drawn), _DRAW_ROWS):
+        rows = drawn[first : first + _DRAW_ROWS]
+        for row, token in zip(rows, _draw_all(logits, rows, sequences), strict=True):
+            result[row] = Sampled(token)
     for row, sequence in enumerate(sequences):
-        if not finite[row]:
-            result.append(Sampled(None))
-        elif sequence.sampling.plain_greedy:
-            result.append(Sampled(best[row]))
-        else:
-            result.append(_sample_row(logits[row], sequence, eos_ids))
+        if not (sequence.greedy or sequence.drawn):
+            result[row] = _sample_row(logits[row], sequence, eos_ids)
+    # a sum is finite only if everything in it is
+    for row, total in enumerate(logits.sum(dim=-1).tolist()):
+        if not math.isfinite(total):
+            result[row] = Sampled(None)
     return result
+
+
+def _draw_all(logits: Tensor, rows: Seq[int], sequences: Seq[Sequence]) -> list[int]:
+    """Inverse of the cumulative distribution of each of ``rows`` at its own number, each computed as if alone."""
+    params = [sequences[row].sampling for row in rows]
+    device = logits.device
+    temperatures = torch.tensor([item.temperature for item in params], dtype=logits.dtype, device=device)
+    numbers = [uniform(item.seed, sequences[row].num_output) for item, row in zip(params, rows, strict=True)]
+    chosen = logits if len(rows) == logits.shape[0] else logits[rows]
+    probabilities = torch.softmax(chosen / temperatures[:, None], dim=-1)
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    targets = cumulative[:, -1:] * torch.tensor(numbers, dtype=torch.float64, device=device)[:, None]
+    found = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)
+    # rounding may point behind the last token that has any probability
+    empty = probabilities.gather(-1, found) == 0.0
+    found = torch.where(empty, probabilities.argmax(dim=-1, keepdim=True), found)
+    return [int(token) for token in found[:, 0].tolist()]
 
 
 def _sample_row(raw: Tensor, sequence: Sequence, eos_ids: frozenset[int]) -> Sampled:
     params = sequence.sampling
+    allowed: Tensor | None = None
+    if sequence.constraint is not None:
+        try:
+            allowed = _allowed(sequence.constraint, sequence, raw)
+        except ConstraintFailed as exc:
+            return Sampled(None, failure=str(exc) or "the grammar cannot go on")
     logits = _adjust(raw, sequence, eos_ids)
-    if params.temperature < _MIN_TEMPERATURE:
+    if allowed is not None:
+        masked = logits.masked_fill(~allowed, -math.inf)
+        if not torch.isfinite(masked.max()):  # min_tokens forbids the end that the grammar has come to
+            masked = raw.masked_fill(~allowed, -math.inf)
+        logits = masked
+    if params.temperature < MIN_TEMPERATURE:
         token = int(logits.argmax())
     else:
         token = _draw(logits / params.temperature, params, uniform(params.seed, sequence.num_output))
     return Sampled(token, logprob_of(raw, token, params.top_logprobs))
+
+
+def _allowed(constraint: Constraint, sequence: Sequence, raw: Tensor) -> Tensor:
+    """What the constraint allows as booleans [vocab]. Rows of the model that stand for no token are never allowed."""
+    mask = constraint.mask(sequence.tokens[sequence.num_prompt :])
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[: raw.shape[-1]]
+    if not bits.any():
+        raise ConstraintFailed("no token may follow")
+    allowed = torch.zeros(raw.shape[-1], dtype=torch.bool)
+    allowed[: len(bits)] = torch.from_numpy(bits).bool()
+    return allowed.to(raw.device)
 
 
 def _adjust(raw: Tensor, sequence: Sequence, eos_ids: frozenset[int]) -> Tensor:
@@ -101,7 +155,7 @@ def _nucleus(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
         enough = width == limit or (whole is not None and float(probabilities.sum()) >= params.top_p)
         if enough:
             break
-        width = limit  # a flat distribution: the first guess did not reach top_p
+        width = min(limit, 4 * width)  # a flat distribution: the guess did not reach top_p
     if params.top_p < 1.0:
         before = probabilities.cumsum(-1) - probabilities
         probabilities = probabilities * (before < params.top_p)

@@ -6,6 +6,32 @@ is no prefill or decode phase, only ``num_computed < len(tokens)``.
 
 import dataclasses
 import enum
+from collections.abc import Sequence as Seq
+from typing import Final, Protocol
+
+from runtime.wire.inference import PRIORITIES
+
+DEFAULT_PRIORITY: Final = PRIORITIES.index("default")
+# Below this the draw would be the arg-max anyhow, and dividing by it would overflow.
+MIN_TEMPERATURE: Final = 1e-4
+
+
+class ConstraintFailed(Exception):
+    """A constraint cannot say what may come next; its sequence is ended."""
+
+
+class Constraint(Protocol):
+    """What one sequence may say. It keeps its own place in the output, so that it costs little per step."""
+
+    def mask(self, output: Seq[int]) -> bytes:
+        """One bit per token, least significant first: which may follow ``output``.
+
+        Raises:
+            ConstraintFailed: it cannot go on.
+        """
+
+    def fresh(self) -> "Constraint":
+        """An independent one at the beginning."""
 
 
 class SequenceState(enum.Enum):
@@ -48,10 +74,26 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
 
     @property
+    def plain_draw(self) -> bool:
+        """True when the token is drawn from the softmax of the raw logits over the temperature, with no filter."""
+        return (
+            self.temperature >= MIN_TEMPERATURE
+            and self.top_k <= 0
+            and self.top_p >= 1.0
+            and self.min_p == 0.0
+            and not self.logit_bias
+            and self.presence_penalty == 0.0
+            and self.frequency_penalty == 0.0
+            and self.repetition_penalty == 1.0
+            and self.top_logprobs is None
+            and self.min_tokens == 0
+        )
+
+    @property
     def plain_greedy(self) -> bool:
         """True when the arg-max of the raw logits is the answer."""
         return (
-            self.temperature == 0.0
+            self.temperature < MIN_TEMPERATURE
             and not self.logit_bias
             and self.presence_penalty == 0.0
             and self.frequency_penalty == 0.0
@@ -66,8 +108,11 @@ class Sequence:
     """State of one sequence. Only the scheduler writes ``state``, ``blocks`` and ``num_computed``.
 
     ``arrival`` orders sequences; ``max_total`` is the most tokens (prompt and output) it may ever hold.
-    ``names`` are the prefix names of its full blocks, as far as they are computed. ``num_cached`` is what the prefix
-    cache spared at first admission, ``num_seen`` the most tokens ever computed: preemption resets ``num_computed``.
+    ``chain`` holds the prefix names of its full blocks, as far as they were needed; the first ``num_published`` blocks
+    are known to the pool. ``num_cached`` is what the prefix cache spared at first admission, ``num_seen`` the most
+    tokens ever computed: preemption resets ``num_computed``. ``priority`` is an index into ``inference.PRIORITIES``
+    (more is more important), ``weight`` the share of ``tenant`` beside others.
+    ``greedy`` ones take the arg-max of the raw logits and want nothing else; ``drawn`` ones a draw from all of them.
     """
 
     id: int
@@ -77,6 +122,8 @@ class Sequence:
     sampling: SamplingParams
     tenant: str = ""
     salt: bytes = b""
+    weight: float = 1.0
+    priority: int = DEFAULT_PRIORITY
     state: SequenceState = SequenceState.WAITING
     num_prompt: int = 0
     num_computed: int = 0
@@ -85,10 +132,16 @@ class Sequence:
     admitted: bool = False
     preemptions: int = 0
     blocks: list[int] = dataclasses.field(default_factory=list)
-    names: list[bytes] = dataclasses.field(default_factory=list)
+    chain: list[bytes] = dataclasses.field(default_factory=list)
+    num_published: int = 0
+    constraint: Constraint | None = None
+    greedy: bool = False
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.tokens)
+        self.greedy = self.constraint is None and self.sampling.plain_greedy
+        self.drawn = self.constraint is None and self.sampling.plain_draw
 
     @property
     def num_output(self) -> int:

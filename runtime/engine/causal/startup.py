@@ -13,7 +13,7 @@ import torch
 from runtime.base import logs
 from runtime.base.clock import Clock
 from runtime.engine import errors, settings
-from runtime.engine.causal import attention, ledger, loader, measure, probes
+from runtime.engine.causal import attention, ledger, loader, measure, precision, probes
 from runtime.engine.causal.blocks import BlockPool
 from runtime.engine.causal.engine import CausalEngine
 from runtime.engine.causal.gate import WatermarkGate, effective_marks
@@ -31,7 +31,6 @@ _log = logs.get(__name__)
 
 Report = Callable[[Phase, float | None], None]
 
-_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SWITCH_SECONDS: Final = 0.001
 
 
@@ -55,19 +54,29 @@ class _Prepared:
     probe: ledger.DeviceProbe
 
 
-def bring_up(spec: EngineSpec, *, clock: Clock, report: Report, on_fatal: Callable[[str], None]) -> Started:
+def bring_up(
+    spec: EngineSpec,
+    *,
+    clock: Clock,
+    report: Report,
+    on_fatal: Callable[[str], None],
+    on_opened: Callable[[ModelSource], None] = lambda _source: None,
+) -> Started:
     """Load the model of ``spec`` and return a running engine; ``report`` is told phase and progress.
+
+    ``on_opened`` is called when all but the weights is known.
 
     Raises:
         errors.StartError: it cannot be served here; the reason and the numbers are in it.
     """
     spec = msgspec.structs.replace(spec, config=settings.effective(spec.config))
-    dtype, device = _dtype(spec.config), _device(spec)
+    device = _device(spec)
+    held = precision.chosen(spec.config, device)
     torch.set_num_threads(spec.config.num_threads or _usable_cpus())
     sys.setswitchinterval(_SWITCH_SECONDS)  # the step loop asks for the interpreter hundreds of times a step
     report(Phase.LOADING, 0.0)
     try:
-        prepared = _prepare(spec, dtype, device, report)
+        prepared = _prepare(spec, held, device, report, on_opened)
     except (OutOfMemory, MemoryError, torch.OutOfMemoryError) as exc:
         raise errors.StartError("DoesNotFit", f"The device ran out of memory while loading: {exc}") from exc
     engine = _assemble(spec.config, prepared, clock, on_fatal)
@@ -83,23 +92,39 @@ def bring_up(spec: EngineSpec, *, clock: Clock, report: Report, on_fatal: Callab
         kv_blocks=prepared.plan.blocks,
         max_model_len=prepared.plan.max_model_len,
         threads=torch.get_num_threads(),
+        kernels=prepared.model.program is not None,
     )
     return Started(engine=engine, chat_template=prepared.source.chat_template)
 
 
-def _prepare(spec: EngineSpec, dtype: torch.dtype, device: torch.device, report: Report) -> _Prepared:
+def _prepare(
+    spec: EngineSpec,
+    held: precision.Precision,
+    device: torch.device,
+    report: Report,
+    on_opened: Callable[[ModelSource], None],
+) -> _Prepared:
     """Open, load, measure, and take the memory for the KV pool."""
     config = spec.config
     probe = probes.probe_for(device)
     source = open_model(Path(spec.model_path), spec.format)
+    on_opened(source)
     context = probe.context_bytes() if isinstance(probe, probes.CudaProbe) else probe.held_bytes()
     ledger.check_weights_fit(
         total_bytes=spec.memory_bytes,
         context_bytes=context,
-        weights_bytes=_expected_weight_bytes(source, dtype),
+        weights_bytes=_expected_weight_bytes(source, held),
         marks=config.watermarks,
     )
-    model = loader.load(source, dtype=dtype, device=device, progress=lambda share: report(Phase.LOADING, share))
+    model = loader.load(
+        source,
+        dtype=held.dtype,
+        device=device,
+        quantization=held.quantization,
+        kv=held.kv,
+        offload_layers=held.offload_layers,
+        progress=lambda share: report(Phase.LOADING, share),
+    )
     probe.give_back()
     report(Phase.WARMING, 0.0)
     costs = measure.fixed_costs(spec, source, model, probe, context)
@@ -110,7 +135,7 @@ def _prepare(spec: EngineSpec, dtype: torch.dtype, device: torch.device, report:
         wanted_len=config.max_model_len,
         max_positions=source.config.max_positions,
     )
-    model.rope.resize(plan.max_model_len)
+    model.resize_positions(plan.max_model_len)
     cache = measure.new_cache(model, plan.blocks * config.kv_block_tokens)
     return _Prepared(source=source, model=model, cache=cache, costs=costs, plan=plan, probe=probe)
 
@@ -120,6 +145,12 @@ def _assemble(config: EngineConfig, prepared: _Prepared, clock: Clock, on_fatal:
     source, costs, plan = prepared.source, prepared.costs, prepared.plan
     pool = BlockPool(plan.blocks, config.kv_block_tokens, prefix_cache=config.enable_prefix_cache)
     marks = effective_marks(config.watermarks, ledger.idle_level(costs, plan))
+    longest = ledger.longest_sequence(
+        plan,
+        block_tokens=config.kv_block_tokens,
+        tenant_kv_share=config.tenant_kv_share,
+        wanted_len=config.max_model_len,
+    )
     return CausalEngine(
         runner=Runner(prepared.model, prepared.cache, config.kv_block_tokens, source.eos_ids),
         scheduler=Scheduler(
@@ -127,33 +158,22 @@ def _assemble(config: EngineConfig, prepared: _Prepared, clock: Clock, on_fatal:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_waiting=config.max_waiting,
+            tenant_kv_share=config.tenant_kv_share,
         ),
         tokenizer=source.tokenizer,
         book=ledger.MemoryBook(costs, plan, pool, prepared.probe, marks),
         gate=WatermarkGate(marks),
         clock=clock,
         eos_ids=source.eos_ids,
-        max_model_len=plan.max_model_len,
+        max_model_len=longest,
         max_num_seqs=config.max_num_seqs,
         on_fatal=on_fatal,
+        queue_timeout=config.queue_timeout_seconds,
     )
 
 
 def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
-def _dtype(config: EngineConfig) -> torch.dtype:
-    if config.quantization not in ("", "none"):
-        raise errors.StartError(
-            "UnsupportedQuantization", f"Quantization {config.quantization!r} is not served, only 'none'."
-        )
-    try:
-        return _DTYPES[config.dtype]
-    except KeyError:
-        raise errors.StartError(
-            "UnsupportedDtype", f"dtype {config.dtype!r} is not served, only {', '.join(_DTYPES)}."
-        ) from None
 
 
 def _device(spec: EngineSpec) -> torch.device:
@@ -167,8 +187,14 @@ def _device(spec: EngineSpec) -> torch.device:
     return torch.device("cuda", 0)  # the launcher made exactly the granted device visible, by UUID
 
 
-def _expected_weight_bytes(source: ModelSource, dtype: torch.dtype) -> int:
-    """Bytes the weights will take, before any is allocated."""
-    with torch.device("meta"):
-        shapes = Decoder(source.config, dtype=dtype, device=torch.device("meta")).destinations()
-    return sum(tensor.numel() for tensor in shapes.values()) * dtype.itemsize
+def _expected_weight_bytes(source: ModelSource, held: precision.Precision) -> int:
+    """Bytes the weights will take on the device at least, before any is allocated."""
+    # not inside `with torch.device("meta")`: arithmetic on such tensors imports sympy and the compiler, for seconds
+    model = Decoder(source.config, dtype=held.dtype, device=torch.device("meta"))
+    width = {"none": held.dtype.itemsize, "int4_weight_only": 0.5}.get(held.quantization, 1)
+    away = {str(number) for number in range(source.config.num_layers - held.offload_layers, source.config.num_layers)}
+    return sum(
+        int(tensor.numel() * (width if tensor.ndim > 1 else held.dtype.itemsize))
+        for name, tensor in model.destinations().items()
+        if model.part(name) not in away
+    )

@@ -1,5 +1,6 @@
 """Counters since the start, and latencies of the last minute. Bounded; written by the engine thread."""
 
+import bisect
 import dataclasses
 from collections import deque
 from typing import Final
@@ -23,7 +24,7 @@ class Latencies:
         """Record ``seconds`` at monotonic time ``now``."""
         self._recent.append((now, seconds))
         self.total += seconds
-        self.counts[next((i for i, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+        self.counts[bisect.bisect_left(BUCKETS, seconds)] += 1
 
     def percentiles_ms(self, now: float, *fractions: float) -> tuple[float | None, ...]:
         """Percentiles in milliseconds over the last minute; ``None`` when nothing was observed."""
@@ -48,7 +49,28 @@ class Counters:
     steps: int = 0
     step_tokens: int = 0
     out_of_memory: int = 0
+    queue_timeouts: int = 0
+    displaced: int = 0
     failed_steps: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LoadFigures:
+    """How busy an engine is. ``slots`` and ``places`` are what it has for running and waiting sequences.
+
+    ``kv_free`` is the fraction of KV blocks that are free or only cached; ``tokens_total`` counts computed tokens.
+    """
+
+    slots: int
+    places: int
+    running: int
+    waiting: int
+    admission_open: bool
+    kv_free: float
+    tokens_total: int
+    oldest_waiting_ms: float
+    tenants_waiting: int
+    kv_withdrawn: int
 
 
 class EngineFigures:

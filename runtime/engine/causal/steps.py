@@ -21,10 +21,12 @@ class TokenLogprob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampled:
-    """One row's outcome. ``token`` is ``None`` when its logits were not finite: the sequence is broken."""
+    """One row's outcome. ``token`` is ``None`` when its sequence is broken: its logits were not finite, or, with a
+    ``failure``, its constraint could not go on."""
 
     token: int | None
     logprob: TokenLogprob | None = None
+    failure: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,3 +52,19 @@ class StepRunner(Protocol):
 
     def scrub(self, sequence: Sequence) -> None:
         """Zero what ``sequence`` left in its blocks."""
+
+    def give_back(self, blocks: list[int]) -> int:
+        """Return the memory of ``blocks``, which nobody uses; how many bytes, 0 when that cannot be done here.
+
+        Called between steps. What is written to them later takes memory again.
+        """
+
+    def sleep(self) -> bool:
+        """Give back the device's memory; True when the weights left it. Nothing runs until :meth:`wake`."""
+
+    def wake(self) -> None:
+        """Take the memory back.
+
+        Raises:
+            OutOfMemory: the device has no room; still asleep.
+        """

@@ -74,6 +74,11 @@ class GgufFile:
             self.fields[key] = self._value(self._scalar("I"))
         self._read_table(self._believable(tensor_count, 24))
 
+    @property
+    def header(self) -> bytes:
+        """All that comes before the weights: metadata and the table of tensors."""
+        return self._data[: self._at]
+
     def _bytes(self, count: int) -> bytes:
         if count < 0 or self._at + count > len(self._data):
             raise DamagedFile("it ends in the middle of its header")

@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 from tokenizers import processors
-from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
 from runtime.engine import architectures, errors
 from runtime.engine.causal import config as decoder_config
+from runtime.engine.formats import remembered
 from runtime.engine.formats.gguf_file import DamagedFile, GgufFile, GgufTensor
 from runtime.engine.formats.source import ModelSource, TensorPiece
 from runtime.engine.tokenizer import TextTokenizer
@@ -68,13 +67,23 @@ def open_gguf(path: Path) -> ModelSource:
         raise errors.StartError(
             "UnsupportedArchitecture", f"The GGUF file says {name!r}; this engine serves {supported}."
         )
-    config = decoder_config.read(_hf_config(opened, name, found))
+    digest = remembered.digest("gguf", [("header", opened.header)])
+    known = remembered.recall(digest)
+    if known is None:
+        known = remembered.Known(
+            config=decoder_config.read(_hf_config(opened, name, found)),
+            tokenizer=_tokenizer(opened, name),
+            chat_template=_chat_template(opened),
+            eos_ids=_eos_ids(opened),
+        )
+        remembered.remember(digest, known)
+    config = known.config
     factors = opened.tensors.get(_ROPE_FACTORS)
     return ModelSource(
         config=config,
-        tokenizer=_tokenizer(opened, name),
-        chat_template=_chat_template(opened),
-        eos_ids=_eos_ids(opened),
+        tokenizer=known.tokenizer,
+        chat_template=known.chat_template,
+        eos_ids=known.eos_ids,
         total_bytes=sum(tensor.num_bytes for tensor in opened.tensors.values()),
         pieces=lambda: _pieces(opened, config),
         rope_factors=torch.from_numpy(opened.read(factors).copy()) if factors else None,
@@ -83,6 +92,7 @@ def open_gguf(path: Path) -> ModelSource:
 
 def _hf_config(opened: GgufFile, prefix: str, found: architectures.Architecture) -> Any:
     """The transformers config that the metadata states."""
+    import transformers  # seconds: only where what it says is not remembered
 
     def number(key: str, default: float | None = None) -> Any:
         value = opened.fields.get(f"{prefix}.{key}", default)
@@ -128,6 +138,8 @@ def _chat_template(opened: GgufFile) -> str | None:
 
 def _tokenizer(opened: GgufFile, architecture: str) -> TextTokenizer:
     """Build the tokenizer as transformers does; only the reading of the file is ours, as theirs takes seconds."""
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+
     stated = {
         name: opened.fields[f"tokenizer.ggml.{key}"]
         for name, key in _TOKENIZER_FIELDS.items()
@@ -164,7 +176,7 @@ def _pieces(opened: GgufFile, config: decoder_config.DecoderConfig) -> Iterator[
             continue
         for first, count in opened.pieces(tensor) if len(tensor.shape) > 1 else [(0, 1)]:
             values = opened.read(tensor, first, count)
-            yield TensorPiece(name, first, torch.from_numpy(values.copy()), _share(tensor, count))
+            yield TensorPiece(name, first, torch.from_numpy(values), _share(tensor, count))
 
 
 def _share(tensor: GgufTensor, rows: int) -> int:

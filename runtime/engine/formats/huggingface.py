@@ -3,15 +3,17 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import transformers
 from safetensors import SafetensorError, safe_open
 
 from runtime.engine import errors
 from runtime.engine.causal import config as decoder_config
+from runtime.engine.formats import remembered
 from runtime.engine.formats.source import ModelSource, TensorPiece
 from runtime.engine.tokenizer import TextTokenizer, special_token_texts
+
+_WEIGHTS: Final = ".safetensors"
 
 
 def open_folder(folder: Path) -> ModelSource:
@@ -20,18 +22,42 @@ def open_folder(folder: Path) -> ModelSource:
     Raises:
         errors.StartError: a file is missing or damaged, or the model is not one that is served.
     """
+    files = _weight_files(folder)
+    digest = remembered.digest("huggingface", _described(folder))
+    known = remembered.recall(digest)
+    if known is None:
+        known = _read(folder)
+        remembered.remember(digest, known)
+    return ModelSource(
+        config=known.config,
+        tokenizer=known.tokenizer,
+        chat_template=known.chat_template,
+        eos_ids=known.eos_ids,
+        total_bytes=sum(path.stat().st_size for path in files),
+        pieces=lambda: _pieces(files),
+    )
+
+
+def _described(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file directly in ``folder`` but the weights: what the config and the tokenizer are made of."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix != _WEIGHTS:
+            yield path.name, path.read_bytes()
+
+
+def _read(folder: Path) -> remembered.Known:
+    """Config and tokenizer as transformers reads them."""
+    import transformers  # seconds: only where what it says is not remembered
+
     hf = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise errors.StartError("MissingTokenizer", "The folder has no tokenizer.json that can be used.")
-    files = _weight_files(folder)
-    return ModelSource(
+    return remembered.Known(
         config=decoder_config.read(hf),
         tokenizer=TextTokenizer(tokenizer.backend_tokenizer, special_token_texts(tokenizer)),
         chat_template=_chat_template(tokenizer),
         eos_ids=_eos_ids(folder, hf, tokenizer),
-        total_bytes=sum(path.stat().st_size for path in files),
-        pieces=lambda: _pieces(files),
     )
 
 

@@ -10,6 +10,7 @@ from runtime.base.clock import Clock
 from runtime.engine import errors
 from runtime.engine.lifecycle import Lifecycle, Loaded
 from runtime.engine.server import metrics
+from runtime.engine.server.load import TAKES_REQUESTS, LoadDesk
 from runtime.engine.server.openai import operations
 from runtime.engine.server.openai.answers import error_body
 from runtime.engine.server.openai.operations import Serving
@@ -33,15 +34,21 @@ class EngineApp:
         self._token = token.encode()
         self._clock = clock
         self._created = int(clock.now())
+        self._load = LoadDesk(lifecycle, clock)
         self._router = asgi.Router()
         for method, path, handler in (
             ("POST", "/v1/chat/completions", self._operation(operations.chat)),
             ("POST", "/v1/completions", self._operation(operations.completion)),
+            ("POST", "/tokenize", self._operation(operations.tokenize)),
+            ("POST", "/detokenize", self._operation(operations.detokenize)),
+            ("POST", inference.PATH_SLEEP, self._sleep),
+            ("POST", inference.PATH_WAKE, self._awaken),
             ("GET", "/v1/models", self._models),
             ("GET", "/v1/models/{name}", self._model),
             ("GET", inference.PATH_HEALTH, self._health),
             ("GET", "/metrics", self._metrics),
             ("GET", inference.PATH_STATE, self._state),
+            ("GET", inference.PATH_LOAD, self._tell_load),
             ("POST", inference.PATH_DRAIN, self._drain),
             ("DELETE", inference.PATH_REQUEST, self._cancel),
         ):
@@ -52,6 +59,8 @@ class EngineApp:
         if scope["type"] != "http":
             return
         handler, params, allowed = self._router.find(str(scope["method"]), str(scope["path"]))
+        if str(scope["path"]).startswith("/v1/"):
+            send = self._load.tell(scope, send)
         request = asgi.Request(scope, receive, send, params)
         try:
             self._authenticate(request)
@@ -84,17 +93,24 @@ class EngineApp:
 
     def _operation(self, operation: Operation) -> asgi.Handler:
         async def handle(request: asgi.Request) -> None:
+            received_at = self._clock.monotonic()
             loaded = self._require_ready()
             serving = Serving(
-                engine=loaded.engine, served_name=self._served_name, renderer=loaded.renderer, clock=self._clock
+                engine=loaded.engine,
+                served_name=self._served_name,
+                renderer=loaded.renderer,
+                grammars=loaded.grammars,
+                clock=self._clock,
+                received_at=received_at,
             )
-            await operation(serving, request)
+            async with loaded.slumber.awake(operations.deadline_of(request, received_at)):
+                await operation(serving, request)
 
         return handle
 
     def _require_ready(self) -> Loaded:
         loaded, phase = self._lifecycle.loaded, self._lifecycle.phase
-        if loaded is not None and phase in (Phase.READY, Phase.DEGRADED):
+        if loaded is not None and phase in TAKES_REQUESTS:
             return loaded
         raise errors.Unavailable(
             f"The engine takes no requests: it is {phase.value}.",
@@ -122,7 +138,7 @@ class EngineApp:
 
     async def _health(self, request: asgi.Request) -> None:
         phase = self._lifecycle.phase
-        await request.json(200 if phase is Phase.READY else 503, {"status": phase.value})
+        await request.json(200 if phase in (Phase.READY, Phase.ASLEEP) else 503, {"status": phase.value})
 
     async def _metrics(self, request: asgi.Request) -> None:
         await request.respond(200, metrics.render(self._lifecycle), metrics.CONTENT_TYPE)
@@ -130,11 +146,22 @@ class EngineApp:
     async def _state(self, request: asgi.Request) -> None:
         await request.json(200, self._lifecycle.state())
 
+    async def _tell_load(self, request: asgi.Request) -> None:
+        await request.json(200, self._load.load(request.header(inference.HEADER_GATEWAY)))
+
     async def _drain(self, request: asgi.Request) -> None:
         if self._lifecycle.loaded is None:
             raise errors.Unavailable("The engine is not ready, so there is nothing to drain.", code="not_ready")
         self._lifecycle.move(Phase.DRAINING)
         await request.json(202, self._lifecycle.state())
+
+    async def _sleep(self, request: asgi.Request) -> None:
+        await self._require_ready().slumber.sleep()
+        await request.json(200, self._lifecycle.state())
+
+    async def _awaken(self, request: asgi.Request) -> None:
+        await self._require_ready().slumber.wake()
+        await request.json(200, self._lifecycle.state())
 
     async def _cancel(self, request: asgi.Request) -> None:
         loaded = self._lifecycle.loaded

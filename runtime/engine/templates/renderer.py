@@ -39,7 +39,7 @@ class TemplateRenderer:
         memory_bytes: int = 512 << 20,
         text_limit: int = 4 << 20,
     ) -> None:
-        self._template = template
+        self.template = template
         self._specials = specials
         self._render_seconds = render_seconds
         self._memory_bytes = memory_bytes
@@ -76,7 +76,7 @@ class TemplateRenderer:
         )
         self._child = child
         hello = {
-            "template": self._template,
+            "template": self.template,
             "memory_bytes": self._memory_bytes,
             "cpu_seconds": max(1, int(self._render_seconds)),
             "text_limit": self._text_limit,

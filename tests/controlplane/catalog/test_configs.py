@@ -46,6 +46,12 @@ def test_equal_settings_have_one_digest_however_they_are_said() -> None:
         ({"watermarks": {"low": 0.9, "high": 0.8}}, "watermarks"),
         ({"watermarks": {"lowest": 0.9}}, "watermarks"),
         ({"watermark_low": 0}, "watermark_low"),
+        ({"tenant_kv_share": 0}, "tenant_kv_share"),
+        ({"tenant_kv_share": 1.1}, "tenant_kv_share"),
+        ({"queue_timeout_seconds": -1}, "queue_timeout_seconds"),
+        ({"sleep_after_seconds": -1}, "sleep_after_seconds"),
+        ({"sleep_after_seconds": "1"}, "sleep_after_seconds"),
+        ({"queue_timeout_seconds": float("inf")}, "queue_timeout_seconds"),
     ],
 )
 def test_what_is_not_allowed_is_named(config: dict[str, Any], field: str) -> None:

@@ -55,6 +55,53 @@ def test_float32_doubles_weights_and_kv() -> None:
     assert (full.weights_bytes, full.kv_floor_bytes) == (2 * half.weights_bytes, 2 * half.kv_floor_bytes)
 
 
+@pytest.mark.parametrize(
+    ("quantization", "want_gib"),
+    [("none", 14.96), ("int8", 7.49), ("int8_weight_only", 7.48), ("int4_weight_only", 4.64), ("fp8", 7.48)],
+)
+def test_fewer_bits_a_weight(quantization: str, want_gib: float) -> None:
+    """Llama-3-8B: 6.98 G weights in layers, 1.05 G in embedding and head; scales beside them."""
+    shape = dataclasses.replace(LLAMA_8B, tie_word_embeddings=False)
+    got = _estimate(shape, quantization=quantization)
+    assert got.weights_bytes / GIB == pytest.approx(want_gib, abs=0.005)
+    assert got.kv_bytes_per_token == 131_072
+
+
+def test_keys_and_values_of_one_byte_have_a_scale_per_head() -> None:
+    got = _estimate(LLAMA_8B, kv_dtype="int8")
+    assert got.kv_bytes_per_token == 2 * 32 * 8 * (128 + 4)
+    assert got.total_bytes < _estimate(LLAMA_8B).total_bytes
+
+
+def test_layers_in_host_memory_are_paid_for_in_every_step() -> None:
+    shape = dataclasses.replace(LLAMA_8B, tie_word_embeddings=False)
+    all_here, half = _estimate(shape), _estimate(shape, offload_layers=16)
+    layer = (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) * 2
+    assert half.transfer_bytes == 16 * layer == all_here.weights_bytes - half.weights_bytes
+    assert half.workspace_bytes == all_here.workspace_bytes + layer, "one of them is on the device"
+    assert half.host_memory_bytes == all_here.host_memory_bytes + half.transfer_bytes
+    assert _estimate(shape, device_kind="cpu", offload_layers=16).transfer_bytes == 0
+
+
+def test_what_only_a_gpu_has_is_not_planned_elsewhere() -> None:
+    for special in ({"quantization": "fp8"}, {"kv_dtype": "fp8"}, {"offload_layers": 2}):
+        config = configs.normalise(special)
+        assert configs.runs_on(config, "cuda")
+        assert not configs.runs_on(config, "cpu")
+    assert configs.runs_on(configs.DEFAULTS, "cpu")
+
+
+def test_experts_are_all_held_and_few_are_visited() -> None:
+    """Mixtral-8x7B: 46.7 G weights, all of them in memory."""
+    mixtral = dataclasses.replace(
+        LLAMA_8B, parameters=46_702_792_704, vocab_size=32_000, architecture="MixtralForCausalLM",
+        tie_word_embeddings=False, sparse_layers=32, num_experts=8, experts_per_token=2, expert_size=14_336,
+    )  # fmt: skip
+    assert _estimate(mixtral).weights_bytes / GIB == pytest.approx(86.99, abs=0.005)
+    assert _estimate(mixtral, quantization="int8_weight_only").weights_bytes / GIB == pytest.approx(43.5, abs=0.05)
+    assert _estimate(mixtral).workspace_bytes > _estimate(LLAMA_8B).workspace_bytes - 512 * 128256 * 10
+
+
 def test_one_step_of_8192_tokens_needs_about_0_9_gib_of_activations() -> None:
     assert workspace_bytes(LLAMA_8B, 2, 8192, 1) / 1e9 == pytest.approx(0.47 + 0.23 + 0.27, abs=0.03)
 

@@ -20,10 +20,11 @@ class PoolHistory(RuleBasedStateMachine):
 
     @rule(salt=st.sampled_from([b"a", b"b"]), tokens=st.lists(st.integers(0, 2), min_size=1, max_size=10))
     def start(self, salt: bytes, tokens: list[int]) -> None:
-        blocks, names = self.pool.match(salt, tokens)
+        owner = salt.decode()
+        blocks, names = self.pool.match(salt, tokens, owner)
         lacking = self.pool.blocks_for(len(tokens)) - len(blocks)
         try:
-            blocks = blocks + self.pool.take(lacking)
+            blocks = blocks + self.pool.take(lacking, owner)
         except OutOfBlocks:
             self.pool.release(blocks)
             return
@@ -42,11 +43,30 @@ class PoolHistory(RuleBasedStateMachine):
     def drop(self) -> None:
         self.pool.drop_cache()
 
+    @rule(count=st.integers(0, 7))
+    def shrink(self, count: int) -> None:
+        before, available = self.pool.total, self.pool.available
+        gone = self.pool.withdraw(count)
+        assert len(gone) == min(count, available, before - 1)
+        assert self.pool.total == before - len(gone)
+
+    @rule(count=st.integers(0, 7))
+    def grow(self, count: int) -> None:
+        self.pool.restore(count)
+
     @invariant()
     def every_block_is_in_one_state(self) -> None:
         used = {index for _, _, blocks in self.held for index in blocks}
         assert self.pool.used == len(used)
         assert self.pool.free + self.pool.used + self.pool.cached == self.pool.total
+        assert self.pool.total + self.pool.withdrawn == self.pool.capacity == 7
+
+    @invariant()
+    def every_holder_is_counted_once_per_block(self) -> None:
+        by_owner: dict[str, set[int]] = {}
+        for salt, _, blocks in self.held:
+            by_owner.setdefault(salt.decode(), set()).update(blocks)
+        assert self.pool.holders == {owner: len(blocks) for owner, blocks in by_owner.items()}
 
     @invariant()
     def a_shared_block_holds_one_prefix(self) -> None:
@@ -107,6 +127,27 @@ def test_what_is_forgotten_is_not_found() -> None:
     pool.release(filled(pool, b"t", [1, 2]), keep=False)
     assert pool.match(b"t", [1, 2, 3]) == ([], [])
     assert pool.free == 4
+
+
+def test_shrinking_takes_free_blocks_before_cached_ones_and_never_the_last() -> None:
+    pool = BlockPool(6, BLOCK)
+    pool.release(filled(pool, b"t", [1, 2, 3, 4]))
+    assert pool.withdraw(4) == [2, 3, 4, 5]
+    assert (pool.total, pool.cached, pool.evictions) == (2, 2, 0)
+    assert pool.withdraw(9) == [1]  # the end of the prefix goes first
+    assert (pool.total, pool.free, pool.cached) == (1, 0, 1)
+    assert pool.restore(2) == [5, 1]
+    assert (pool.total, pool.free) == (3, 2)
+    assert len(pool.match(b"t", [1, 2, 3, 4, 5])[0]) == 1
+
+
+def test_known_names_are_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = BlockPool(8, BLOCK)
+    pool.release(filled(pool, b"t", [1, 2, 3, 4]))
+    chain: list[bytes] = []
+    first = pool.match(b"t", [1, 2, 3, 4, 5], chain=chain)
+    monkeypatch.setattr("runtime.engine.causal.blocks.chain_hash", None)
+    assert pool.match(b"t", [1, 2, 3, 4, 5], chain=chain) == first
 
 
 def test_releasing_twice_is_an_error() -> None:

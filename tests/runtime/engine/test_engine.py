@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 
 from runtime.base.clock import FakeClock
 from runtime.engine import errors
+from runtime.engine.causal.probes import HostProbe
 from runtime.engine.causal.scheduler import StepPlan
 from runtime.engine.causal.sequences import FinishReason, SamplingParams
 from runtime.engine.causal.steps import OutOfMemory, StepResult
+from runtime.wire.inference import PRIORITIES
 from tests.build.engines import GREEDY, LocalEngine, Pending, request, wait_for
 
 pytestmark = pytest.mark.engine
@@ -93,6 +96,25 @@ def test_cancel_frees_slot_and_blocks_at_once(llama_folder: Path, moment: str) -
     engine.engine.stop()
     stats = engine.engine.stats()
     assert (stats.num_requests_running, stats.num_requests_waiting) == (0, 0)
+
+
+def test_a_cancel_in_the_middle_of_a_prompt_frees_everything_before_the_step_ends(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, budget=8)
+    run, seen = engine.runner.run, []
+    victim = engine.submit([5] * 100, 4)
+
+    def cancel_later(plan: StepPlan) -> StepResult:
+        if plan.work[0].start >= 16 and not seen:
+            usage = victim.cancel()
+            seen.append((usage.prompt_tokens, engine.scheduler.num_running, engine.pool.used))
+        return run(plan)
+
+    engine.runner.run = cancel_later  # type: ignore[method-assign]
+    assert victim.wait().error.code == "cancelled"
+    assert seen == [(16, 0, 0)]
+    assert len(engine.generate([1, 2], 3)) == 3
+    assert engine.pool.used == 0
+    engine.engine.stop()
 
 
 def test_a_cancel_between_planning_and_running_hurts_nobody(llama_folder: Path) -> None:
@@ -181,6 +203,112 @@ def test_a_deadline_ends_a_request_wherever_it_is(llama_folder: Path) -> None:
     engine.engine.stop()
 
 
+def test_a_request_that_waits_too_long_for_a_slot_is_ended(llama_folder: Path) -> None:
+    clock = FakeClock()
+    engine = LocalEngine(llama_folder, max_num_seqs=1, clock=clock, queue_timeout=5.0)
+    running = engine.submit([1, 2, 3], 250).started()
+    waiting = engine.submit([1, 2, 3], 4)
+    clock.advance(4.9)
+    assert engine.engine.load().oldest_waiting_ms == pytest.approx(4900)
+    clock.advance(0.1)
+    assert waiting.wait().error.code == "queue_timeout"
+    assert waiting.error.retry_after
+    assert running.error is None  # it had its slot in time, and may take as long as it wants
+    running.cancel()
+    assert engine.engine.figures.counters.queue_timeouts == 1
+    engine.engine.stop()
+
+
+def test_a_token_that_comes_after_the_deadline_is_not_given(llama_folder: Path) -> None:
+    clock = FakeClock()
+    engine = LocalEngine(llama_folder, clock=clock)
+    run = engine.runner.run
+
+    def slow(plan: StepPlan) -> StepResult:
+        clock.advance(3)
+        return run(plan)
+
+    engine.runner.run = slow  # type: ignore[method-assign]
+    late = engine.submit([1, 2, 3], 8, deadline=clock.monotonic() + 7).wait()
+    assert late.error.code == "deadline_exceeded"
+    assert late.job.usage().completion_tokens == 2
+    assert engine.pool.used == 0
+    engine.engine.stop()
+
+
+def test_a_flood_does_not_keep_others_out_of_the_queue(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, max_num_seqs=1, max_waiting=3)
+    busy = engine.submit([1, 2, 3], 250, tenant="flood").started()
+    flood = [engine.submit([1, 2, 3], 2, tenant="flood") for _ in range(3)]
+    quiet = engine.submit([4, 5], 2, tenant="quiet")
+    assert flood[2].wait().error.code == "queue_full"
+    with pytest.raises(errors.Overloaded):
+        engine.submit([1, 2, 3], 2, tenant="flood")
+    busy.cancel()
+    assert len(quiet.tokens()) == 2
+    assert [len(item.tokens()) for item in flood[:2]] == [2, 2]
+    assert engine.engine.figures.counters.displaced == 1
+    engine.engine.stop()
+
+
+def test_a_flood_of_one_tenant_does_not_delay_another(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, max_num_seqs=2)
+    ended: list[str] = []
+    run = engine.runner.run
+    gate = threading.Event()
+
+    def held(plan: StepPlan) -> StepResult:
+        gate.wait(30)
+        return run(plan)
+
+    engine.runner.run = held  # type: ignore[method-assign]
+    flood = [engine.submit([1, 2, n], 4, tenant="flood") for n in range(20)]
+    modest = engine.submit([7, 8], 4, tenant="modest")
+    for item in [*flood, modest]:
+        item.on_end = ended.append
+    gate.set()
+    for item in [*flood, modest]:
+        item.wait()
+    assert ended.index("modest") <= 4
+    engine.engine.stop()
+
+
+def test_a_sheddable_request_gives_its_slot_to_a_critical_one_and_ends_well(
+    llama_folder: Path, local: LocalEngine
+) -> None:
+    engine = LocalEngine(llama_folder, max_num_seqs=1)
+    shed = engine.submit([1, 2, 3], 60, tenant="a", priority=PRIORITIES.index("sheddable")).started()
+    urgent = engine.submit([4, 5, 6], 8, tenant="b", priority=PRIORITIES.index("critical"))
+    assert urgent.tokens() == local.generate([4, 5, 6], 8)
+    assert shed.tokens() == local.generate([1, 2, 3], 60)
+    assert shed.job.choices[0].sequence.preemptions >= 1
+    engine.engine.stop()
+
+
+def test_memory_that_the_pool_gives_back_is_really_free_and_results_stay_right(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder, blocks=1024, block_tokens=16)
+    first = engine.generate([1, 2, 3], 30)
+    total = engine.engine.ledger().total_bytes
+    engine.runner.cache.data.fill_(0.5)  # every page is taken now
+    before = resident()
+    engine.probe.unaccounted = int(total * 0.72)
+    wait_for(lambda: engine.pool.withdrawn)
+    ledger = engine.engine.ledger()
+    assert ledger.kv_blocks_total == 1024 - engine.pool.withdrawn
+    gone = engine.pool.withdrawn * engine.runner.cache.data.nbytes // 1024
+    assert before - resident() > gone // 2
+    engine.runner.cache.data.fill_(0)
+    engine.pool.drop_cache()
+    assert engine.generate([1, 2, 3], 30) == first
+    assert engine.pool.free + engine.pool.used + engine.pool.cached == engine.pool.total
+    engine.engine.stop()
+
+
+def resident() -> int:
+    """Bytes of anonymous memory this process holds."""
+    return HostProbe().held_bytes()
+
+
 class Faults:
     """Makes chosen steps of an engine fail."""
 
@@ -236,8 +364,8 @@ def test_numbers_that_are_not_finite_end_one_request_and_spoil_nothing(llama_fol
         hidden = forward(batch, cache)
         if int(batch.positions.max()) == 10:
             broken = batch.positions == 10
-            cache.data[:, :, :, batch.attention.slots[broken]] = float("nan")
-            hidden[batch.positions[batch.rows] == 10] = float("nan")
+            cache.data[:, :, :, batch.slots[broken]] = float("nan")
+            hidden[batch.positions[batch.picks] == 10] = float("nan")
         return hidden
 
     engine.model.forward = break_long  # type: ignore[method-assign]

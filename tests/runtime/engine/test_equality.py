@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from runtime.engine.causal.runner import Runner
 from runtime.engine.causal.scheduler import Scheduler, StepPlan
 from runtime.engine.causal.sequences import Sequence
 from runtime.engine.causal.steps import StepResult
 from tests.build.engines import GREEDY, LocalEngine
-from tests.build.models import tiny_gguf, tiny_llama
+from tests.build.models import ARCHITECTURES, tiny_gguf, tiny_llama
 
 pytestmark = pytest.mark.engine
 
-ARCHITECTURES = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
 PROMPT = "hello there, how does the mill turn when 水 falls?"
 STEPS = 40
 
@@ -130,6 +130,17 @@ def test_variants(architecture: str, overrides: dict[str, Any], tmp_path: Path) 
     got, rows = ours(folder, "huggingface", prompt, budget=16, count=12)
     assert got == tokens
     torch.testing.assert_close(rows, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_gpt2_files_may_leave_out_the_first_name_and_carry_masks(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "model", architecture="GPT2LMHeadModel", tie_word_embeddings=True)
+    expected, _logits = ours(folder, "huggingface", list(range(5, 30)), budget=16, count=4)
+    weights = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in weights.items()}
+    bare["h.0.attn.bias"] = torch.ones(1, 1, 8, 8).tril()
+    save_file(bare, folder / "model.safetensors")
+    got, _logits = ours(folder, "huggingface", list(range(5, 30)), budget=16, count=4)
+    assert got == expected
 
 
 def compare_gguf(path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:

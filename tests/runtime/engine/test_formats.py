@@ -49,8 +49,9 @@ def edit_config(folder: Path, **fields: object) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        pytest.param({"architectures": ["GPT2LMHeadModel"]}, "UnsupportedArchitecture", id="architecture"),
-        pytest.param({"hidden_act": "gelu"}, "UnsupportedActivation", id="activation"),
+        pytest.param({"architectures": ["BloomForCausalLM"]}, "UnsupportedArchitecture", id="architecture"),
+        pytest.param({"hidden_act": "relu2"}, "UnsupportedActivation", id="activation"),
+        pytest.param({"use_bidirectional_attention": True}, "UnsupportedModel", id="switch"),
         pytest.param({"num_hidden_layers": 3}, "DamagedModel", id="missing layer"),
         pytest.param({"num_hidden_layers": 1}, "UnsupportedModel", id="one layer too many"),
         pytest.param({"intermediate_size": 96}, "DamagedModel", id="shape"),

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from runtime.engine import settings
-from runtime.engine.errors import EXIT_START_FAILED
+from runtime.engine.errors import EXIT_START_FAILED, StartError
 from runtime.engine.process import EngineProcess
 from runtime.wire.assignments import EngineConfig
 from runtime.wire.inference import EngineAddress, EngineSpec, EngineState
@@ -105,6 +105,20 @@ async def test_what_cannot_be_served_says_why(
     state = msgspec.json.decode((tmp_path / "failure.json").read_bytes(), type=EngineState)
     assert (state.phase, state.reason) == (Phase.FAILED, reason)
     assert state.message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EngineConfig(tenant_kv_share=0.0),
+        EngineConfig(tenant_kv_share=1.5),
+        EngineConfig(queue_timeout_seconds=-1.0),
+        EngineConfig(queue_timeout_seconds=float("inf")),
+    ],
+)
+def test_odd_shares_and_timeouts_are_no_config(config: EngineConfig) -> None:
+    with pytest.raises(StartError, match="has to be"):
+        settings.effective(config)
 
 
 def test_limits_of_zero_are_the_engines_choice() -> None:

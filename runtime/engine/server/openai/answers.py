@@ -54,8 +54,13 @@ class AnswerHead:
         return {**self._base(kind, []), "usage": usage_body(usage)}
 
 
-def public_reason(finish: FinishReason | None) -> str | None:
-    """``stop`` or ``length``; an end of any other kind is an error and never dressed up as one of these."""
+def public_reason(finish: FinishReason | None, *, called: bool = False) -> str | None:
+    """``stop``, ``length``, or ``tool_calls`` for an answer that has ``called`` and is whole.
+
+    An end of any other kind is an error and never dressed up as one of these.
+    """
+    if finish is FinishReason.STOP and called:
+        return "tool_calls"
     return finish.value if finish in (FinishReason.STOP, FinishReason.LENGTH) else None
 
 

@@ -13,7 +13,7 @@ from runtime.engine.causal.engine import CausalEngine
 from runtime.engine.causal.jobs import Event, GenerationRequest, Job, JobEnded, Output
 from runtime.engine.server.openai.answers import AnswerHead, error_body
 from runtime.engine.server.openai.choices import ChoiceWriter
-from runtime.wire.inference import USAGE_COMMENT
+from runtime.wire.inference import HEADER_USAGE, USAGE_COMMENT
 
 _STREAM_HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -91,6 +91,7 @@ class Exchange:
                 if isinstance(event, Output):
                     self.writers[event.index].add(event, job)
                 elif event.error is not None:
+                    self._tell_usage(http, job)
                     raise event.error
                 else:
                     choices = [writer.whole() for writer in self.writers]
@@ -102,6 +103,7 @@ class Exchange:
             news = await mailbox.take(_KEEP_ALIVE_SECONDS)
             if not http.started:
                 if news and isinstance(news[0], JobEnded) and news[0].error is not None:
+                    self._tell_usage(http, job)
                     raise news[0].error  # nothing was sent yet: an honest status is still possible
                 await http.start(200, _STREAM_HEAD)
             if not news:
@@ -111,6 +113,11 @@ class Exchange:
             await http.write(data, more=not ended)
             if ended:
                 return
+
+    def _tell_usage(self, http: asgi.Request, job: Job) -> None:
+        """The answer will be an error: its head says what was computed all the same."""
+        if self.metered:
+            http.extra.append((HEADER_USAGE.encode(), _encode(job.usage())))
 
     def _events(self, job: Job, news: list[Event]) -> tuple[bytes, bool]:
         """``news`` as bytes of the stream, and whether that is its end."""
@@ -134,7 +141,7 @@ class Exchange:
         writer = self.writers[output.index]
         opening = writer.take_opening()
         events = [_data(self.head.chunk(opening))] if opening else []
-        events.append(_data(self.head.chunk(writer.event(output, job))))
+        events.extend(_data(self.head.chunk(body)) for body in writer.events(output, job))
         return events
 
 

@@ -1,5 +1,6 @@
 """Reading a JSON body field by field: every value has a type and a range, and a wrong one is named."""
 
+import json
 import math
 from typing import Any, Final
 
@@ -8,6 +9,8 @@ import msgspec
 from runtime.engine.errors import InvalidRequest
 
 _MAX_INT: Final = 2**63 - 1
+_MAX_SHOWN: Final = 40
+_ODD_NUMBERS: Final = (b"NaN", b"Infinity", b"out of range")
 
 
 class Body:
@@ -17,6 +20,11 @@ class Body:
         try:
             value = msgspec.json.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            where = _not_finite(data) if any(word in data or word in str(exc).encode() for word in _ODD_NUMBERS) else ""
+            if where:
+                raise InvalidRequest(
+                    f"{where} has to be a number; JSON knows no NaN and no infinity.", param=where
+                ) from exc
             raise InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json") from exc
         if not isinstance(value, dict):
             raise InvalidRequest("The body has to be a JSON object.", code="invalid_json")
@@ -31,11 +39,11 @@ class Body:
         value = self.take(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise InvalidRequest(f"{name} has to be a number.", param=name, code="invalid_type")
         if value < low or value > high or (above and value == low):
             opening = "(" if above else "["
-            raise InvalidRequest(f"{name} has to be in {opening}{low:g}, {high:g}], not {value}.", param=name)
+            raise InvalidRequest(f"{name} has to be in {opening}{low:g}, {high:g}], not {shown(value)}.", param=name)
         return float(value)
 
     def integer(self, name: str, default: int | None, low: int, high: int = _MAX_INT) -> int | None:
@@ -43,12 +51,12 @@ class Body:
         value = self.take(name)
         if value is None:
             return default
-        if isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_INT:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidRequest(f"{name} has to be an integer.", param=name, code="invalid_type")
         if not low <= value <= high:
-            raise InvalidRequest(f"{name} has to be between {low} and {high}, not {value}.", param=name)
+            raise InvalidRequest(f"{name} has to be between {low} and {high}, not {shown(value)}.", param=name)
         return value
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -88,5 +96,35 @@ class Body:
     def finish(self) -> None:
         """Refuse the first field that nobody took."""
         for name in self._values:
-            shown = name[:64]
-            raise InvalidRequest(f"Unknown parameter: {shown!r}.", param=shown, code="unknown_parameter")
+            raise InvalidRequest(f"Unknown parameter: {name[:64]!r}.", param=name[:64], code="unknown_parameter")
+
+
+def is_number(value: Any) -> bool:
+    """True for a finite number that is no truth value. Integers of any length count: ranges refuse them."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """``value`` for an error message, short whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of that size"
+    return str(value)[:_MAX_SHOWN]
+
+
+def _not_finite(data: bytes) -> str:
+    """Where in ``data`` a NaN or an infinity stands, as a path; "" when that is not what is wrong with it."""
+    try:
+        level: list[tuple[str, Any]] = [("", json.loads(data))]
+    except (ValueError, RecursionError):
+        return ""
+    while level:
+        where, value = level.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return where or "body"
+        if isinstance(value, dict):
+            level.extend((f"{where}.{key[:64]}" if where else key[:64], item) for key, item in value.items())
+        elif isinstance(value, list):
+            level.extend((f"{where}[{number}]", item) for number, item in enumerate(value))
+    return ""

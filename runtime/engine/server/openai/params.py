@@ -5,9 +5,11 @@ import hashlib
 import secrets
 from typing import Any, Final
 
+from runtime.engine.causal.grammar import GrammarSpec
 from runtime.engine.causal.sequences import SamplingParams
 from runtime.engine.errors import InvalidRequest
-from runtime.engine.server.openai.fields import Body
+from runtime.engine.server.openai.fields import Body, is_number, shown
+from runtime.engine.server.openai.structured import read_structured
 
 MAX_CHOICES: Final = 64
 MAX_N: Final = 16
@@ -37,6 +39,7 @@ class Common:
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    structured: GrammarSpec | None
 
     def seeds(self, count: int) -> tuple[int, ...]:
         """One seed for each of ``count`` choices: derived from the request's, or random."""
@@ -65,6 +68,10 @@ def read_common(body: Body, *, vocab_size: int, chat: bool) -> Common:
     max_tokens = _max_tokens(body, chat=chat)
     stream = body.boolean("stream", False)
     include_usage = _stream_options(body, stream=stream)
+    structured = read_structured(body)
+    ignore_eos = body.boolean("ignore_eos", False)
+    if structured is not None and ignore_eos:
+        raise InvalidRequest(f"ignore_eos cannot be used with {structured.param}: it has an end.", param="ignore_eos")
     common = Common(
         model=model,
         n=n,
@@ -74,9 +81,10 @@ def read_common(body: Body, *, vocab_size: int, chat: bool) -> Common:
         stops=body.strings("stop", most=MAX_STOPS, longest=MAX_STOP_CHARS),
         include_stop=body.boolean("include_stop_str_in_output", False),
         skip_special=body.boolean("skip_special_tokens", True),
-        ignore_eos=body.boolean("ignore_eos", False),
+        ignore_eos=ignore_eos,
         stream=stream,
         include_usage=include_usage,
+        structured=structured,
     )
     body.ignore(
         "user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "spaces_between_special_tokens"
@@ -104,8 +112,8 @@ def _stream_options(body: Body, *, stream: bool) -> bool:
         raise InvalidRequest("stream_options needs stream to be true.", param="stream_options")
     for name, value in options.items():
         if name not in ("include_usage", "include_obfuscation"):
-            shown = f"stream_options.{name[:64]}"
-            raise InvalidRequest(f"Unknown parameter: {shown!r}.", param=shown, code="unknown_parameter")
+            where = f"stream_options.{name[:64]}"
+            raise InvalidRequest(f"Unknown parameter: {where!r}.", param=where, code="unknown_parameter")
         if value is not None and not isinstance(value, bool):
             name = f"stream_options.{name}"
             raise InvalidRequest(f"{name} has to be true or false.", param=name, code="invalid_type")
@@ -153,7 +161,7 @@ def _logit_bias(value: Any, vocab_size: int) -> tuple[tuple[int, float], ...]:
     for key, bias in value.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
             raise InvalidRequest(f"logit_bias: {key[:32]!r} is not a token of this model.", param="logit_bias")
-        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+        if not is_number(bias) or not -100 <= bias <= 100:
             raise InvalidRequest("logit_bias: each value has to be in [-100, 100].", param="logit_bias")
         pairs.append((int(key), float(bias)))
     return tuple(pairs)
@@ -173,8 +181,9 @@ def check_tokens(value: list[Any], vocab_size: int, name: str) -> list[int]:
     """Return ``value`` if every item is a token of the model."""
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item < vocab_size:
-            shown = str(item)[:32]
-            raise InvalidRequest(f"{name}: {shown} is not a token of this model (0 to {vocab_size - 1}).", param=name)
+            raise InvalidRequest(
+                f"{name}: {shown(item)} is not a token of this model (0 to {vocab_size - 1}).", param=name
+            )
     return value
 
 
@@ -205,8 +214,9 @@ def read_completion(data: bytes, *, vocab_size: int) -> CompletionCall:
     if best_of != common.n:
         raise InvalidRequest("best_of other than n is not served.", param="best_of", code="unsupported_parameter")
     body.refuse_unless("suffix", ("",), _NOT_SERVED)
-    body.refuse_unless("response_format", ({"type": "text"},), _NOT_SERVED)
     body.finish()
+    if echo and common.structured is not None:
+        raise InvalidRequest(f"echo cannot be used with {common.structured.param}.", param="echo")
     if echo and common.sampling.top_logprobs is not None:
         common = dataclasses.replace(common, sampling=dataclasses.replace(common.sampling, prompt_logprobs=True))
     return CompletionCall(common=common, prompts=prompts, echo=echo)
