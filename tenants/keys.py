@@ -233,5 +233,6 @@ def _note(actor: Actor, tenant: Tenant, key: ApiKey, action: str, label: str, da
         subject_label=label,
         data=data,
     )
-    hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "api_keys"})
-    return generations.bump(generations.ROUTES)
+    generation = generations.bump(generations.ROUTES)
+    hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "api_keys"})  # after the gateways' hint: they hurry
+    return generation

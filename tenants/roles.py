@@ -21,6 +21,7 @@ class Permission(enum.StrEnum):
     INFER = "infer"  # use the playground
     PUBLISH = "publish"  # upload models, make versions, move aliases
     DEPLOY = "deploy"  # endpoints, deployments, scaling
+    PRIORITIZE = "prioritize"  # let a deployment take the places of others
     MANAGE_KEYS = "manage_keys"
     GRANT = "grant"  # let another tenant call an endpoint
     MANAGE_MEMBERS = "manage_members"
@@ -29,7 +30,7 @@ class Permission(enum.StrEnum):
 
 _VIEWER = frozenset({Permission.VIEW})
 _DEVELOPER = _VIEWER | {Permission.INFER, Permission.PUBLISH, Permission.DEPLOY, Permission.MANAGE_KEYS}
-_ADMIN = _DEVELOPER | {Permission.GRANT, Permission.MANAGE_MEMBERS}
+_ADMIN = _DEVELOPER | {Permission.PRIORITIZE, Permission.GRANT, Permission.MANAGE_MEMBERS}
 _OWNER = _ADMIN | {Permission.MANAGE_TENANT}
 
 PERMISSIONS: Final[Mapping[Role, frozenset[Permission]]] = {

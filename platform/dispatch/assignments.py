@@ -5,10 +5,20 @@ from collections.abc import Mapping, Sequence
 
 from catalog.models import Revision, ServingConfig, VersionFile
 from dispatch import consistent
-from fleet.models import Node, Partition
+from fleet import cutting
+from fleet.models import Device, Node, Partition
 from kernel import scope
 from ledger import generations
-from runtime.wire.assignments import ArtifactRef, Desired, DeviceGrant, EngineConfig, NodeAssignments, ReplicaAssignment
+from runtime.wire.assignments import (
+    ArtifactRef,
+    Desired,
+    DeviceGrant,
+    EngineConfig,
+    NodeAssignments,
+    ReplicaAssignment,
+    Share,
+)
+from runtime.wire.devices import MigLayout, MigPlacement
 from runtime.wire.memory import Watermarks
 from serving.models import Replica
 from serving.states import RUNNING_ON_NODE, ReplicaState
@@ -20,6 +30,7 @@ def read_assignments(node: Node) -> NodeAssignments:
     """Everything ``node`` should run, with the counter that stands for exactly this."""
     with consistent.reading(), scope.all_tenants():
         generation = generations.current(generations.of_node(node.id))
+        layouts = [_layout(row) for row in cutting.wanted_of(node.id)]
         rows = list(
             Replica.objects.select_related(
                 "deployment__endpoint", "deployment__revision__version", "deployment__revision__serving_config"
@@ -33,7 +44,12 @@ def read_assignments(node: Node) -> NodeAssignments:
     replicas = [
         _assignment(row, grants.get(row.id, []), files.get(row.deployment.revision.version_id, [])) for row in rows
     ]
-    return NodeAssignments(node_id=str(node.id), generation=generation, replicas=replicas)
+    return NodeAssignments(node_id=str(node.id), generation=generation, replicas=replicas, layouts=layouts)
+
+
+def _layout(row: Device) -> MigLayout:
+    placements = [MigPlacement(profile_id=profile, start=start) for profile, start in row.layout or ()]
+    return MigLayout(device_uuid=row.uuid, generation=row.layout_generation, placements=placements)
 
 
 def holds_file(node: Node, sha256: str) -> bool:
@@ -94,9 +110,12 @@ def engine_config(config: ServingConfig) -> EngineConfig:
 
 def _grants(replica_ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, list[DeviceGrant]]:
     found: dict[uuid.UUID, list[DeviceGrant]] = {}
-    rows = Partition.objects.select_related("device").filter(replica_id__in=replica_ids).order_by("rank")
+    rows = Partition.objects.select_related("device__parent").filter(replica_id__in=replica_ids).order_by("rank")
     for row in rows:
-        grant = DeviceGrant(uuid=row.device.uuid, memory_bytes=row.memory_bytes)
+        whole = row.device.parent or row.device
+        instance = row.device.uuid if row.device.parent_id else ""
+        share = Share(row.isolation)
+        grant = DeviceGrant(uuid=whole.uuid, memory_bytes=row.memory_bytes, share=share, mig_uuid=instance)
         found.setdefault(row.replica_id, []).append(grant)
     return found
 

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, Prefetch
+from django.db.models import Exists, OuterRef, Prefetch, Q
 
 from dispatch import consistent
 from fleet.models import Partition
@@ -59,7 +59,8 @@ def read_table() -> RouteTable:
 
 
 def _endpoints() -> list[Endpoint]:
-    on_dead_device = Partition.objects.filter(replica_id=OuterRef("id"), device__dead=True)
+    dead = Q(device__dead=True) | Q(device__parent__dead=True)
+    on_dead_device = Partition.objects.filter(dead, replica_id=OuterRef("id"))
     live = (
         Replica.objects.select_related("node")
         .exclude(state=ReplicaState.STOPPED)

@@ -2,11 +2,12 @@
 
 import math
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from fleet.facts import DeviceFacts, HealthFacts, HostFacts, NodeFacts
+from fleet.facts import DeviceFacts, HealthFacts, HostFacts, LayoutFacts, NodeFacts
 from runtime.wire import codec
 from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact
 from runtime.wire.reports import NodeReport, ReplicaReport
@@ -39,10 +40,19 @@ def node_facts(report: NodeReport) -> NodeFacts:
             disk_free_bytes=max(host.disk_free_bytes, 0),
             cpu_used=_number(host.cpu_used),
         ),
-        devices=tuple(_device(device) for device in report.devices),
+        devices=tuple(fact for device in report.devices for fact in (_device(device), *_instances(device))),
         stored_sha256=frozenset(digest for digest in report.stored_sha256 if len(digest) == 64),
         health=tuple(_health(fact) for fact in report.health[:MAX_HEALTH_FACTS]),
         health_dropped=max(report.health_dropped, 0),
+        layouts=tuple(
+            LayoutFacts(
+                device_uuid=layout.device_uuid,
+                generation=layout.generation,
+                phase=layout.phase.value,
+                message=layout.message[:500],
+            )
+            for layout in report.layouts[:MAX_REPLICAS_PER_NODE]
+        ),
     )
 
 
@@ -70,6 +80,36 @@ def _device(device: DeviceReport) -> DeviceFacts:
         stand_in=device.stand_in,
         more=_more(device),
     )
+
+
+def _instances(device: DeviceReport) -> Iterator[DeviceFacts]:
+    """The MIG instances of a device as devices of their own; one that nothing can run on only occupies slices."""
+    mig = device.mig
+    if mig is None or not mig.enabled:
+        return
+    of_slices = max((each.compute_slices for each in mig.profiles), default=0)
+    free_from = 0
+    for each in sorted(mig.instances, key=lambda instance: instance.start):
+        if each.start < free_from:
+            continue  # two instances cannot share a slice: one of them is a mistake
+        free_from = each.start + max(each.memory_slices, 0)
+        if each.uuid and each.memory_bytes > 0 and each.memory_slices > 0:
+            yield DeviceFacts(
+                uuid=each.uuid,
+                kind=device.kind.value,
+                product=f"{device.product} MIG {each.profile}",
+                memory_bytes=each.memory_bytes,
+                memory_used_bytes=max(each.memory_used_bytes, 0),
+                compute_capability=device.compute_capability,
+                driver_version=device.driver_version,
+                pci_bus_id=device.pci_bus_id,
+                problem=device.problem,
+                stand_in=device.stand_in,
+                parent_uuid=device.uuid,
+                slice_start=max(each.start, 0),
+                slice_count=each.memory_slices,
+                more={"compute_slices": each.compute_slices, "of_slices": of_slices, "profile": each.profile},
+            )
 
 
 def _more(device: DeviceReport) -> dict[str, Any]:

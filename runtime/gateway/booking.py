@@ -29,6 +29,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     priority: str
     started_at: float  # Unix seconds
     started: float  # monotonic seconds
+    until: float  # monotonic seconds after which no answer is of use
+    impatient: bool  # the caller named that time: what is computed until then is the caller's to pay
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

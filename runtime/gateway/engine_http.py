@@ -96,22 +96,29 @@ class Call:
                 raise self._error
             await self._wait()
 
-    async def iter_any(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they come; raises :class:`Cut` or ``TimeoutError`` when it does not come to its end."""
-        while True:
-            if self._chunks:
-                data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
-                self._chunks.clear()
-                self._size = 0
-                if self._connection is not None:
-                    self._connection.resume()
-                yield data
-            elif self._error is not None:
+    async def read(self) -> bytes:
+        """The next piece of the body, all that has come; nothing at its end.
+
+        Raises:
+            Cut, TimeoutError: the body does not come to its end.
+        """
+        while not self._chunks:
+            if self._error is not None:
                 raise self._error
-            elif self._done:
-                return
-            else:
-                await self._wait()
+            if self._done:
+                return b""
+            await self._wait()
+        data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._size = 0
+        if self._connection is not None:
+            self._connection.resume()
+        return data
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        """The pieces of :meth:`read`."""
+        while piece := await self.read():
+            yield piece
 
     def close(self) -> None:
         """Let go; a connection whose answer is not complete is closed."""
@@ -137,7 +144,7 @@ class Call:
     async def _wait(self) -> None:
         waiter = self._waiter
         if waiter is None or waiter.done():
-            waiter = self._waiter = asyncio.get_running_loop().create_future()
+            waiter = self._waiter = self._client.loop.create_future()
         await waiter
 
     def _wake(self) -> None:

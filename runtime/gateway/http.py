@@ -109,6 +109,23 @@ def writable(scope: Scope) -> bool:
     return isinstance(connection, BoundedHttp) and not connection.flow.write_paused
 
 
+def pass_on(scope: Scope, piece: bytes) -> bool:
+    """Write a piece of a stream whose head is out, if that can be done without waiting; False: it was not.
+
+    The same bytes as by way of ASGI's messages, for a fraction of the cost: a stream has many pieces.
+    """
+    connection = scope.get(_KEY)
+    if not isinstance(connection, BoundedHttp) or connection.flow.write_paused or not piece:
+        return False
+    cycle = connection.cycle
+    if cycle.scope is not scope or not cycle.response_started or not cycle.chunked_encoding:
+        return False
+    if cycle.response_complete or cycle.disconnected or scope["method"] == "HEAD":
+        return False
+    connection.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+    return True
+
+
 def bounded(max_head_bytes: int, head_timeout_seconds: float) -> type[BoundedHttp]:
     """Return a protocol class for ``uvicorn.Config(http=...)`` with these bounds."""
     bounds = {"max_head_bytes": max_head_bytes, "head_timeout_seconds": head_timeout_seconds}

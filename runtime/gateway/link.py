@@ -52,7 +52,8 @@ class Link:
         self._traffic = traffic
         self._limits_shared = limits_shared
         self._look = asyncio.Event()  # the table may have changed
-        self._report_now = asyncio.Event()  # a new generation is applied: acknowledge it
+        self._report_now = asyncio.Event()  # a new generation is applied, or a replica ejected: say so
+        traffic.pool.on_change = self._report_now.set
         self.connected = False  # the last call to the control plane succeeded
 
     @property

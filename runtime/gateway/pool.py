@@ -52,6 +52,7 @@ class Pool:
         self._snapshot = snapshot
         self._wake = wake
         self._turns = itertools.count()
+        self.on_change: Callable[[], None] = _nothing  # a replica was ejected or readmitted
         self.replicas: dict[str, Replica] = {}
         self.deployments: dict[str, Deployment] = {}
 
@@ -118,6 +119,7 @@ class Pool:
         health = replica.health
         self._metrics.ejected(deployment_id, health.reason)
         log.error("replica ejected", replica=replica.route.replica_id, reason=health.reason, message=health.message)
+        self.on_change()
 
     def forget_gone(self, snapshot: Snapshot, lines: Container[str]) -> None:
         """Drop the state of what left the table and has nothing under way."""
@@ -228,6 +230,10 @@ class Pool:
         elif state.adaptive.slo is not endpoint.slo:
             state.promise(endpoint.slo)
         return state
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""
 
 
 def _may_be_used(state: Replica, states: list[Replica]) -> bool:

@@ -19,9 +19,9 @@ from runtime.gateway.engine_http import Call
 from runtime.gateway.histograms import Gaps
 from runtime.gateway.lane import BUSY, Lane, failed
 from runtime.gateway.refusals import Reason, Refusal
-from runtime.gateway.stickiness import deadline_of, sticky_of
+from runtime.gateway.stickiness import sticky_of
 from runtime.gateway.upstream import BROKEN as BROKE
-from runtime.gateway.upstream import read_all
+from runtime.gateway.upstream import read_all, usage_told
 from runtime.wire import inference
 from runtime.wire.inference import Usage
 
@@ -35,6 +35,7 @@ _STREAM_HEAD: Final = [
     (b"x-accel-buffering", b"no"),
 ]
 _GOODBYE_SECONDS: Final = 1.0
+_ROUNDING_SECONDS: Final = 0.001  # engines are told whole milliseconds
 _GRACE_SECONDS: Final = 2.0  # for an engine to end a request by itself when its deadline has passed
 
 
@@ -57,7 +58,7 @@ def _ask(core: Core, request: asgi.Request, job: Job) -> Ask:
         weight=tenant.weight,
         priority=job.priority,
         since=job.started,
-        until=job.started + deadline_of(request, core.settings.request_max_seconds),
+        until=job.until,
         sticky=sticky_of(job.endpoint.sticky, job, request),
         draw=core.traffic.draw(),
     )
@@ -96,7 +97,7 @@ class Exchange:
                     self._abandon(CLIENT_GONE, "aborted", billable=True)
         except TimeoutError:
             # The engine was told the deadline and has not kept it.
-            self._abandon(504, "error", billable=False)
+            self._abandon(504, "error", billable=self._job.impatient)
             await self._say_late()
         except Refusal as refusal:
             self._end(refusal.status, "error", billable=refusal.status < 500)
@@ -172,9 +173,10 @@ class Exchange:
             body = await read_all(response, self._core.settings.max_answer_bytes)
         except BROKE:
             body = b""
+        self._meter.usage = usage_told(response.headers)
         if status in _PASSED_ERRORS and self._dialect.is_error(body):
             self._lane.finish(NOTHING)
-            self._end(status, "error", billable=status < 500)
+            self._end(status, "error", billable=status < 500 or (status == 504 and self._late()))
             await self._within(self._request.respond(status, body, headers=self._job.lease.headers))
             return
         if status in BUSY:
@@ -204,10 +206,12 @@ class Exchange:
         self._last_write = self._core.clock.monotonic()
         ticker = asyncio.create_task(self._keep_alive())
         try:
-            async for chunk in response.content.iter_any():
+            while chunk := await response.read():
                 data = self._meter.feed(chunk)
                 if data:
-                    await self._write(data)
+                    self._note_write()
+                    if not http.pass_on(self._request.scope, data):
+                        await self._within(self._request.write(data))
         except (*BROKE, sse.LineTooLong) as exc:
             log.warning("stream cut", replica=self._lane.replica_id, request=self._job.request_id, error=str(exc))
             self._lane.finish(BROKEN)
@@ -219,12 +223,13 @@ class Exchange:
         else:
             self._lane.finish(ERROR if self._meter.failed else BROKEN)
             self._core.metrics.cut()
-            self._end(200, "error", usage=self._meter.usage, billable=False)
+            self._end(200, "error", billable=self._meter.failed and self._late())
             await self._within(self._say_cut("The model's engine failed before the answer was complete."))
         self._streaming = False
         await self._within(self._request.write(b"", more=False))
 
-    async def _write(self, data: bytes) -> None:
+    def _note_write(self) -> None:
+        """A piece goes to the client now."""
         now = self._core.clock.monotonic()
         if self._first is None:
             if self._meter.events:
@@ -233,7 +238,6 @@ class Exchange:
         else:
             self._gaps.see(now - self._last_write)
         self._last_write = now
-        await self._within(self._request.write(data))
 
     async def _within(self, write: Awaitable[None]) -> None:
         """Write to the client; one that takes nothing for too long counts as gone."""
@@ -291,11 +295,23 @@ class Exchange:
         if self._over:
             return
         self._over = True
-        usage = usage or Usage()
-        self._tell(usage)
-        self._lane.close()
+        usage = usage or self._meter.usage
         ending = Ending(status=status, outcome=outcome, usage=usage, billable=billable, first=self._first)
-        book(self._core, self._job, self._lane.choice, ending)
+        try:
+            self._tell(usage)
+        finally:
+            self._book(ending)
+
+    def _book(self, ending: Ending) -> None:
+        """Account for the request, and let go; whatever goes wrong with one, the other is done."""
+        try:
+            book(self._core, self._job, self._lane.choice, ending)
+        finally:
+            self._lane.close()
+
+    def _late(self) -> bool:
+        """The caller's own deadline has passed: no fault of the platform, or nobody who names one would ever pay."""
+        return self._job.impatient and self._core.clock.monotonic() >= self._deadline - _ROUNDING_SECONDS
 
     def _tell(self, usage: Usage) -> None:
         """What this request has shown of its deployment: latencies, and that it works."""
@@ -328,9 +344,8 @@ class Exchange:
             told, rest = await self._lane.stop()
             usage = told or self._usage_of(rest) or usage
         finally:
-            self._lane.close()
             ending = Ending(status=status, outcome=outcome, usage=usage, billable=billable, first=self._first)
-            book(self._core, self._job, self._lane.choice, ending)
+            self._book(ending)
 
     def _usage_of(self, rest: bytes | None) -> Usage | None:
         """What the end of the answer says, when the engine had finished before it was told to stop."""

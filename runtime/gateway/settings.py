@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_completion_tokens: int = 512
 
     # The journal.
-    fsync_seconds: float = 0.2
+    fsync_seconds: float = 1.0
     fsync_records: int = 1000
     segment_bytes: int = 16 * MIB
     journal_max_bytes: int = 2048 * MIB

@@ -13,6 +13,8 @@ _MAX_LINE: Final = 8 * 1024 * 1024
 _DONE: Final = b"data: [DONE]"
 _ERROR: Final = b'data: {"error"'
 _DATA: Final = b"data:"
+_EVENT: Final = b"data: {"
+_PLAIN_LINES: Final = 5  # count, blank, event, blank, and nothing behind the last line feed
 
 
 class LineTooLong(ValueError):
@@ -43,6 +45,8 @@ class Meter:
             LineTooLong: a line exceeds what any event may be.
         """
         data = self._rest + chunk if self._rest else chunk
+        if not self._open and data.startswith(USAGE_COMMENT) and (plain := self._plain(data)) is not None:
+            return plain
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
         if len(self._rest) > _MAX_LINE:
@@ -51,6 +55,19 @@ class Meter:
             return b""
         kept = [line for line in data[:end].splitlines(keepends=True) if self._keep(line)]
         return b"".join(kept)
+
+    def _plain(self, data: bytes) -> bytes | None:
+        """As :meth:`feed` for what engines mostly write: one count and one event. ``None``: it is not that."""
+        lines = data.split(b"\n")
+        if len(lines) != _PLAIN_LINES or lines[1] or lines[3] or lines[4] or b"\r" in data:
+            return None
+        line = lines[2]
+        if not line.startswith(_EVENT) or line.startswith(_ERROR):
+            return None
+        self._count(lines[0][len(USAGE_COMMENT) :])
+        self._rest, self._skip_blank = b"", False
+        self.events += 1
+        return data[len(lines[0]) + 2 :]
 
     def _keep(self, line: bytes) -> bool:
         bare = line.rstrip(b"\r\n")

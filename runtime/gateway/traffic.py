@@ -36,11 +36,17 @@ _MOST_RETRY_SECONDS: Final = 60.0
 class _Held(Waiter):
     """A waiter with somebody behind it."""
 
-    __slots__ = ("ask", "cold", "slot")
+    __slots__ = ("ask", "cold", "left", "slot")
 
     ask: Ask
     cold: bool
+    left: bool  # it is out of the line and counted so
     slot: asyncio.Future[Slot]
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell it, unless whoever waits has been cancelled: that shows here before it is heard there."""
+        if not self.slot.done():
+            self.slot.set_exception(refusal)
 
 
 class Traffic:
@@ -106,16 +112,19 @@ class Traffic:
         line = self._lines.get(deployment_id)
         while line and (held := line.first()) is not None:
             assert isinstance(held, _Held)
+            if held.slot.done():  # cancelled just now: a slot given to it would be lost
+                self._leave(deployment_id, line, held)
+                continue
             try:
                 found = self.pool.take(held.ask)
             except Refusal as refusal:
                 self._leave(deployment_id, line, held)
-                held.slot.set_exception(refusal)
+                held.refuse(refusal)
                 continue
             if isinstance(found, Blocked):
                 break
             line.serve(held, self._clock.monotonic())
-            self._left(deployment_id, line)
+            self._leave(deployment_id, line, held)
             held.slot.set_result(found)
 
     def kick_all(self) -> None:
@@ -134,11 +143,10 @@ class Traffic:
             for held in [held for held in line if held.until <= now]:
                 assert isinstance(held, _Held)
                 self._leave(deployment_id, line, held)
-                held.slot.set_exception(self._too_late(held, now))
+                held.refuse(self._too_late(held, now))
             if any(isinstance(held, _Held) and held.cold for held in line):
                 continue  # what is coming has no pace
             for hopeless in line.hopeless(now):
-                line.remove(hopeless)
                 self._shed(deployment_id, line, hopeless)
         self.kick_all()
 
@@ -160,7 +168,7 @@ class Traffic:
         if (expected is not None and now + expected > until) or not self._make_room(ask.rank):
             raise self._full(line, ask.rank, cold=blocked.cold)
         held = _Held(ask.tenant_id, rank=ask.rank, weight=ask.weight, cost=ask.prompt, since=now, until=until)
-        held.ask, held.cold = ask, blocked.cold
+        held.ask, held.cold, held.left = ask, blocked.cold, False
         held.slot = asyncio.get_running_loop().create_future()
         shed = line.push(held)
         if shed is held:
@@ -193,14 +201,13 @@ class Traffic:
         if not found:
             return False
         victim, deployment_id, line = min(found, key=lambda each: each[0].rank)
-        line.remove(victim)
         self._shed(deployment_id, line, victim)
         return True
 
     def _shed(self, deployment_id: str, line: Line, waiter: Waiter) -> None:
         assert isinstance(waiter, _Held)
-        self._left(deployment_id, line)
-        waiter.slot.set_exception(self._full(line, waiter.rank, cold=waiter.cold))
+        self._leave(deployment_id, line, waiter)
+        waiter.refuse(self._full(line, waiter.rank, cold=waiter.cold))
 
     def _gone(self, deployment_id: str, line: Line, held: _Held) -> None:
         """The client left: out of the line; a slot that came at this very moment goes on to the next."""
@@ -210,8 +217,11 @@ class Traffic:
             self.release(held.slot.result(), NOTHING)
 
     def _leave(self, deployment_id: str, line: Line, held: _Held) -> None:
-        line.remove(held)
-        self._left(deployment_id, line)
+        """Out of the line, whoever finds first that it has to go; counted once."""
+        if not held.left:
+            held.left = True
+            line.remove(held)
+            self._left(deployment_id, line)
 
     def _left(self, deployment_id: str, line: Line) -> None:
         self._held -= 1

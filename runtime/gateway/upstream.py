@@ -1,6 +1,7 @@
 """Engines as calls: open a request, cancel one and learn what it computed, ask for load, wake, try."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -180,3 +181,11 @@ async def read_all(response: Call | aiohttp.ClientResponse, limit: int) -> bytes
             raise Cut(f"more than {limit} bytes")
         parts.append(part)
     return b"".join(parts)
+
+
+def usage_told(headers: Mapping[str, str]) -> inference.Usage:
+    """What an engine computed for a request that it answers with an error; nothing where it does not say."""
+    try:
+        return codec.decode(headers.get(inference.HEADER_USAGE, ""), inference.Usage)
+    except errors.MalformedMessage:
+        return inference.Usage()

@@ -141,6 +141,7 @@ class Watch:
         replica.health.probed(good, self._clock.monotonic(), self._clock.now())
         if good:
             log.info("replica readmitted", replica=replica.route.replica_id)
+            self._traffic.pool.on_change()
             self._traffic.kick_all()
 
     async def _wake(self, replica: Replica) -> None:

@@ -26,6 +26,7 @@ _SCRIPT: Final = (Path(__file__).parent / "counters.lua").read_text("utf-8")
 _PREFIX: Final = b"{millpond:limits}:"  # braces: one hash slot, should the server be part of a cluster
 _RETRY_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 1.0  # how long a silent failure may go unnoticed
+_SETTLE_SECONDS: Final = 0.002  # what is only given back waits so long for a reserve to go along with
 _MAX_DOUBTFUL: Final = 1000
 _MAX_RETIRED: Final = 100
 _BROKEN: Final = (RedisError, OSError, TimeoutError, asyncio.TimeoutError, msgspec.MsgspecError)
@@ -70,6 +71,7 @@ class Counters:
         self._connection: AbstractConnection | None = None
         self._digest = b""
         self._wake = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
         self._waiting: list[_Pending] = []
         self._applies: list[Op] = []
         self._backlog = Backlog()
@@ -103,7 +105,8 @@ class Counters:
             self._backlog.add(op)
             return
         self._applies.append(op)
-        self._wake.set()
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._wake.set)
 
     async def start(self) -> None:
         """One try to connect before the first request is served."""
@@ -123,6 +126,10 @@ class Counters:
             except _BROKEN as exc:
                 self._fail(exc)
                 await asyncio.sleep(_RETRY_SECONDS)
+            except Exception as exc:
+                # Boundary: a defect is the supervisor's to record; until it starts this again nobody may wait for it.
+                self._fail(exc)
+                raise
 
     async def close(self) -> None:
         """Send what is left and give up the lease."""
@@ -175,6 +182,9 @@ class Counters:
             self._wake.set()
 
     async def _exchange(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
         waiting, self._waiting = self._waiting, []
         applies, self._applies = self._applies, []
         sequence = self._next()

@@ -22,6 +22,7 @@ from runtime.wire.routes import KeyEntry, TenantEntry, TokenPrice
 log = logs.get(__name__)
 
 _MAX_TERMS: Final = 50_000
+_LARGEST: Final = 2**63 - 1
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +183,7 @@ class Limiter:
         rows: list[Any] = static
         if any(lease.holds):
             rows = [
-                row if not row[4] else [*row[:4], [*row[4][:3], hold, *row[4][4:]]]
+                row if not row[4] else [*row[:4], [*row[4][:3], _told(hold), *row[4][4:]]]
                 for row, hold in zip(static, lease.holds, strict=True)
             ]
         try:
@@ -198,7 +199,7 @@ class Limiter:
         if answer.refused:
             index, kind, used, wait = answer.refused
             seconds = wait if kind == "budget" else wait / 1000
-            verdict = Verdict(index, kind, used, seconds, lease.holds[index])
+            verdict = Verdict(index, kind, int(used), seconds, lease.holds[index])
             raise words.refusal(verdict, lease.subjects, standings, self._clock.now(), shared=True)
         lease.bucket, lease.holder = answer.bucket, counters.holder
         self._book.take(lease)
@@ -252,7 +253,9 @@ class Limiter:
     def _standings(self, answer: Reserved) -> list[Standing]:
         now = self._server_now()
         return [
-            Standing(requests, tokens, max(0.0, (latest + SLOTS) * BUCKET_SECONDS - now), parallel, used, held)
+            Standing(
+                requests, tokens, max(0.0, (latest + SLOTS) * BUCKET_SECONDS - now), parallel, int(used), int(held)
+            )
             for requests, tokens, latest, parallel, used, held in answer.standings
         ]
 
@@ -295,14 +298,19 @@ def _row(subject: Subject) -> list[Any]:
     numbers = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_parallel_requests)
     budget: Any = False
     if term is not None:
-        budget = [term.counter, term.limit, term.seed, 0, term.budget.blocks, term.keep_seconds]
+        budget = [term.counter, _told(term.limit), _told(term.seed), 0, term.budget.blocks, term.keep_seconds]
     return [subject.id, *(-1 if number is None else number for number in numbers), budget]
 
 
 def _change(subject: Subject, held: int, used: int) -> list[Any]:
     term = subject.budget
     assert term is not None  # callers ask only for subjects with a budget
-    return [term.counter, term.seed, held, used, term.keep_seconds]
+    return [term.counter, _told(term.seed), _told(held), _told(used), term.keep_seconds]
+
+
+def _told(amount: int) -> float:
+    """``amount`` as it goes to the script: MessagePack has no larger integers, and Lua counts in floats anyway."""
+    return amount if -_LARGEST <= amount <= _LARGEST else float(amount)
 
 
 def _recall(path: Path | None) -> _Memory:

@@ -9,6 +9,7 @@ from runtime.gateway.refusals import Reason, Refusal
 
 _NO_RETRY: Final = (b"x-should-retry", b"false")
 _SOON: Final = 60.0  # official clients wait this long at most; beyond it retrying by themselves is of no use
+_MOST_WAIT: Final = 60  # likewise: what is left of the last quarter second's bucket is not worth losing them
 _WHAT: Final = {
     "parallel": ("parallel requests", "max_parallel_requests"),
     "requests": ("requests per minute", "rpm_limit"),
@@ -83,7 +84,7 @@ def refusal(
         "requests": subject.limits.requests_per_minute,
         "tokens": subject.limits.tokens_per_minute,
     }[verdict.kind]
-    wait = max(1, math.ceil(verdict.wait))
+    wait = min(_MOST_WAIT, max(1, math.ceil(verdict.wait)))
     alone = "" if shared else " Shared counters are unreachable, and this gateway allows its share of it."
     return Refusal(
         Reason.RATE_LIMITED,

@@ -152,9 +152,10 @@ def _ask(operation: str, body: bytes, fields: dict[str, msgspec.Raw], bounds: Bo
     if choices > bounds.choices:
         raise _bad(f"prompts times n is {choices}; at most {bounds.choices} choices are allowed.", "n")
     best_of = _in_range(fields, "best_of", 1, bounds.choices) or 1
-    limit = _in_range(fields, "max_completion_tokens", 0, MAX_TOKENS)
-    if limit is None:
-        limit = _in_range(fields, "max_tokens", 0, MAX_TOKENS)
+    # Engines differ in which of the two counts when both are given: the larger one is a bound. Completions know one.
+    names = ("max_tokens", "max_completion_tokens") if operation == "chat.completions" else ("max_tokens",)
+    named = [_in_range(fields, name, 0, MAX_TOKENS) for name in names]
+    limit = max((number for number in named if number is not None), default=None)
     return Ask(
         operation=operation,
         model=model,

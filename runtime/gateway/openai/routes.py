@@ -13,6 +13,7 @@ from runtime.gateway.identity import Identity, trace_of
 from runtime.gateway.openai import answers, checks, errors, models
 from runtime.gateway.proxy import Dialect, Exchange
 from runtime.gateway.refusals import Reason, Refusal
+from runtime.gateway.stickiness import deadline_of
 from runtime.gateway.table import Snapshot
 
 DIALECT = Dialect(error_body=errors.body_of, is_error=errors.is_error, usage_of=answers.usage_of)
@@ -96,6 +97,7 @@ class Routes:
                 snapshot, caller = self._enter(request)  # again: the key may have ended while the body came in
             endpoint = models.resolve(snapshot, caller, ask.model)
             priority = auth.priority_of(request.header(auth.HEADER_CRITICALITY), caller.key)
+            patience = deadline_of(request, core.settings.request_max_seconds)
             body, trace = ask.body_for(endpoint.name), trace_of(request)
             demand = ask.demand(endpoint.max_model_len, core.settings.default_completion_tokens)
             lease = await core.limiter.admit(caller, demand, endpoint.price)
@@ -113,6 +115,8 @@ class Routes:
                 priority=priority,
                 started_at=core.clock.now(),
                 started=started,
+                until=started + patience,
+                impatient=patience < core.settings.request_max_seconds,
             )
             await Exchange(core, request, job, DIALECT).run()
         finally:

@@ -120,7 +120,9 @@ def test_fields_that_are_not_checked_pass_unchanged():
     [
         pytest.param({"max_tokens": 10}, 0, None, 10, id="max_tokens"),
         pytest.param({"max_tokens": 10, "n": 3}, 0, None, 30, id="times n"),
-        pytest.param({"max_completion_tokens": 5, "max_tokens": 10}, 0, None, 5, id="the newer name wins"),
+        pytest.param({"max_completion_tokens": 5}, 0, None, 5, id="the newer name"),
+        pytest.param({"max_completion_tokens": 5, "max_tokens": 10}, 0, None, 10, id="the larger of both"),
+        pytest.param({"max_completion_tokens": 0, "max_tokens": 10}, 0, None, 10, id="nothing is not the larger"),
         pytest.param({}, 0, None, 500, id="default"),
         pytest.param({"max_tokens": 10_000}, 20, 20, 20, id="no more than the model takes"),
     ],
@@ -131,6 +133,13 @@ def test_the_bound_is_the_bytes_sent_plus_what_may_be_generated(fields, model_le
     assert demand.prompt == (len(body) if want_prompt is None else want_prompt)
     assert demand.completion == want_completion
     assert demand.tokens == demand.prompt + demand.completion
+
+
+def test_a_name_that_completions_do_not_have_bounds_nothing():
+    body = b'{"model":"m","prompt":"x","max_completion_tokens":1,"max_tokens":900}'
+    assert check_completion(body, BOUNDS).demand(0, 500).completion == 900
+    body = b'{"model":"m","prompt":"x","max_completion_tokens":1}'
+    assert check_completion(body, BOUNDS).demand(0, 500).completion == 500
 
 
 def test_budgets_are_held_to_what_the_model_can_take_where_no_maximum_is_named():

@@ -193,6 +193,35 @@ async def test_a_client_who_goes_leaves_the_line_at_once_and_loses_no_slot():
     assert (await stage.call()).done()
 
 
+async def test_a_slot_is_not_given_to_one_who_was_cancelled_a_moment_before():
+    stage = Stage(grant=1)
+    first, second, third = [await stage.call() for _ in range(3)]
+    second.cancel()  # its place shows it at once; it hears of it itself at the loop's next turn
+    stage.traffic.release(first.result(), NOTHING)
+    await asyncio.gather(second, return_exceptions=True)
+    assert second.cancelled()
+    assert stage.traffic.held == 0
+    stage.traffic.release(third.result(), NOTHING)
+    assert stage.traffic.outstanding("replica-1") == 0
+
+
+@pytest.mark.parametrize("change", ["deadline", "gone"])
+async def test_what_is_told_to_one_who_was_cancelled_a_moment_before_harms_nobody(change):
+    stage = Stage(grant=1)
+    await stage.call()
+    leaving, staying = [await stage.call(until=stage.clock.monotonic() + 5) for _ in range(2)]
+    leaving.cancel()
+    if change == "deadline":
+        stage.clock.advance(6)
+    else:
+        stage.change(a_variant())
+    stage.traffic.tick()
+    await asyncio.gather(leaving, return_exceptions=True)
+    with pytest.raises(Refusal):
+        await staying
+    assert stage.traffic.held == 0
+
+
 async def test_a_deadline_ends_the_waiting_and_so_does_patience():
     stage = Stage(grant=1, hold_seconds=30.0)
     await stage.call()

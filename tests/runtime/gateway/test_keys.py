@@ -193,3 +193,15 @@ async def test_health_and_metrics_tell_that_limits_are_counted_alone(gateway):
     assert (health["limits_shared"], health["limits_gateways"]) == (False, 1)
     async with gateway.http.get(gateway.url + "/metrics") as response:
         assert "millpond_gateway_limits_shared 0.0" in await response.text()
+
+
+async def test_what_a_refused_header_was_to_cost_is_not_held(start_gateway, control, engine):
+    limits = RateLimits(requests_per_minute=100, max_parallel_requests=1)
+    serve(control, engine, a_key(ACME_KEY, "acme", limits=limits, budget=Budget(limit=10_000)))
+    async with start_gateway() as gateway:
+        for _ in range(3):
+            status, body, _ = await gateway.post(ask(max_tokens=4), x_millpond_deadline_ms="soon")
+            assert (status, body["error"]["param"]) == (400, "x-millpond-deadline-ms")
+        status, _, headers = await gateway.post(ask(max_tokens=4))
+        assert status == 200
+        assert headers["x-ratelimit-remaining-requests"] == "99"

@@ -59,6 +59,15 @@ async def test_after_the_stated_wait_the_request_is_accepted_and_not_a_second_be
     await limiter.admit(caller, a_demand(10), FREE)
 
 
+async def test_no_wait_is_longer_than_official_clients_heed():
+    limiter, caller = Limiter(FakeClock()), a_caller(key=RateLimits(requests_per_minute=1))
+    await limiter.admit(caller, a_demand(10), FREE)
+    with pytest.raises(Refusal) as refused:
+        await limiter.admit(caller, a_demand(10), FREE)
+    assert refused.value.retry_after == 60
+    assert "Try again in 60 s" in refused.value.message
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.floats(0, 40), st.integers(1, 30)), max_size=80))
 async def test_no_minute_ever_holds_more_than_the_limit(steps):

@@ -9,6 +9,8 @@ from collections import Counter
 import aiohttp
 import pytest
 
+from runtime.wire import codec
+from runtime.wire.inference import HEADER_USAGE, Usage
 from runtime.wire.routes import Budget, RateLimits
 from tests.build.gateway_peers import (
     ACME_KEY,
@@ -153,3 +155,37 @@ async def test_several_choices_cost_one_prompt_and_all_their_tokens(start_gatewa
         await until(lambda: control[0].booked, "the call is booked")
         (record,) = control[0].booked.values()
         assert (record.prompt_tokens, record.completion_tokens) == (7, 12)
+
+
+class LateEngine(FakeEngine):
+    """Runs out of time in every request, in an answer's place or within a stream, and says what it has computed."""
+
+    async def _infer(self, request):
+        body = json.loads(await request.body(10_000))
+        usage = codec.encode(Usage(prompt_tokens=PROMPT, completion_tokens=3))
+        error = {"error": {"message": "too late", "type": "timeout_error", "param": None, "code": "deadline"}}
+        if not body.get("stream"):
+            await request.json(504, error, headers=[(HEADER_USAGE.encode(), usage)])
+            return
+        await request.start(200, [(b"content-type", b"text/event-stream")])
+        said = b": usage " + usage + b"\n\ndata: {}\n\ndata: " + json.dumps(error).encode() + b"\n\n"
+        await request.write(said, more=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_names_a_deadline_pays_what_was_computed_until_then(start_gateway, control, stream):
+    async with serving(plain(LateEngine())) as url:
+        control[0].table = a_table(an_endpoint("chat", a_variant(a_replica(url))))
+        async with start_gateway() as gateway:
+            for headers in ({"x-millpond-deadline-ms": "1"}, {}):
+                sent = {"authorization": f"Bearer {ACME_KEY}", **headers}
+                path = gateway.url + "/v1/chat/completions"
+                async with gateway.http.post(path, json=ask(stream=stream), headers=sent) as answer:
+                    assert answer.status == (200 if stream else 504)
+                    assert b"too late" in await answer.read()
+                    assert HEADER_USAGE not in answer.headers
+            await until(lambda: len(control[0].booked) == 2, "both are booked")
+    named, own = sorted(control[0].booked.values(), key=lambda record: record.started_at)
+    for record in (named, own):
+        assert (record.prompt_tokens, record.completion_tokens) == (PROMPT, 3)
+    assert (named.billable, own.billable) == (True, False)

@@ -36,6 +36,17 @@ class TestMeter:
         assert (meter.done, meter.failed, meter.events) == (True, False, 3)
         assert meter.between_events
 
+    @pytest.mark.parametrize("event", [
+        b'data: {"a":1}', b'data: {"error":{"code":"x"}}', b"data: [DONE]", b'data: {"a":1}\rdata: {"b":2}', b": note",
+        b'data: {"a":1}\ndata: {"b":2}', b'data: {"a":1}\n\ndata: [DONE]',
+    ])  # fmt: skip
+    def test_a_whole_piece_is_read_as_its_lines_are(self, event):
+        piece = b': usage {"prompt_tokens":5,"completion_tokens":1}\n\n' + event + b"\n\n"
+        whole, slow = Meter(), Meter()
+        assert whole.feed(piece) == b"".join(slow.feed(bytes([byte])) for byte in piece)
+        seen = [(one.usage, one.done, one.failed, one.events, one.between_events) for one in (whole, slow)]
+        assert seen[0] == seen[1]
+
     def test_an_event_is_passed_on_when_its_last_line_is_there(self):
         meter = Meter()
         assert meter.feed(b'data: {"x"') == b""

@@ -336,3 +336,34 @@ async def test_a_whole_gateway_says_whether_its_limits_are_shared(server, start_
         finally:
             server.signal(signal.SIGCONT)
         await until(lambda: gateway.core.limiter.shared, "limits are shared again")
+
+
+async def test_a_budget_of_a_thousand_million_holds_nobody_up(server):
+    """Costs are counted in parts of a millionth: such an amount is no integer that MessagePack could carry."""
+    caller = a_caller(budget=Budget(limit=10**15, used=10**15 - 1_000_000, unit="cost"))
+    price = TokenPrice(prompt=1_000_000, completion=1_000_000)
+    async with gateways(server.url) as (limiter,):
+        lease = await limiter.admit(caller, Demand(400_000, 0, 0), price)
+        with pytest.raises(Refusal, match="does not cover"):
+            await limiter.admit(caller, Demand(700_000, 0, 0), price)
+        limiter.settle(lease, Usage(prompt_tokens=400_000))
+        small = a_caller(key=RateLimits(requests_per_minute=1), name="small")
+        await limiter.admit(small, Demand(1, 0, 0), price)
+        with pytest.raises(Refusal, match="1 requests per minute"):
+            await limiter.admit(small, Demand(1, 0, 0), price)
+        assert limiter.shared
+
+
+async def test_nobody_waits_for_counters_whose_loop_has_failed(server, monkeypatch):
+    async with gateways(server.url) as (limiter,):
+        caller = a_caller(key=RateLimits(requests_per_minute=5))
+        await limiter.admit(caller, Demand(1, 0, 0), FREE)
+
+        def broken(_message):
+            raise OverflowError("told to fail")
+
+        monkeypatch.setattr("runtime.gateway.limits.counters.msgspec.msgpack.encode", broken)
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                limiter.settle(await limiter.admit(caller, Demand(1, 0, 0), FREE), Usage())
+        assert not limiter.shared
