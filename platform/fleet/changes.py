@@ -6,8 +6,14 @@ table. Two transactions can then wait for each other, but never in a circle.
 
 import uuid
 from collections.abc import Callable
+from typing import Final
 
 from ledger import generations, hints, outbox
+
+#: Outbox topic: capacity appeared or was freed; whoever places things looks again.
+CAPACITY_CHANGED: Final = "fleet.capacity_changed"
+#: Outbox topic: devices went bad; whoever runs something there replaces it.
+DEVICES_SICK: Final = "fleet.devices_sick"
 
 
 class Changes:

@@ -1,7 +1,7 @@
 """The devices of a report against the rows: found, changed, missing, sick, well again."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet.facts import DeviceFacts
 from fleet.models import Device, DeviceKind, HealthEvent, Node
@@ -18,8 +18,15 @@ MISSING, PROBLEM, SHRUNK = "DeviceMissing", "ProblemReported", "MemoryShrunk"
 _BY_REPORT = frozenset({MISSING, PROBLEM, SHRUNK})
 
 
-def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drifting: bool) -> bool:
-    """Make the rows say what the report says; return True when usable capacity may have grown.
+class Synced(NamedTuple):
+    """The node's devices as they are now, by UUID; ``grown`` when usable capacity may have grown."""
+
+    rows: dict[str, Device]
+    grown: bool
+
+
+def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drifting: bool) -> Synced:
+    """Make the rows say what the report says.
 
     ``drifting`` also writes the numbers that change all the time. A device is known by its UUID: one that another node
     reported last moves over when nothing holds it there, and is refused (with a health event) when something does.
@@ -29,13 +36,19 @@ def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drif
     reported = {fact.uuid: fact for fact in facts[:MAX_DEVICES] if _makes_sense(fact)}
     rows = {device.uuid: device for device in Device.objects.filter(node=node)}
     grown = False
-    for uuid in sorted(reported.keys() | rows.keys()):
-        fact = reported.get(uuid)
-        if fact is None:
-            _miss(rows[uuid], actor=actor)
-        elif (device := rows.get(uuid) or _adopt(node, fact)) is not None:
+    for uuid in sorted(rows.keys() - reported.keys()):  # first: slices of what is gone are free for what is new
+        _miss(rows[uuid], actor=actor)
+        if rows[uuid].pk is None:
+            del rows[uuid]
+    for uuid in sorted(reported, key=lambda each: (bool(reported[each].parent_uuid), each)):
+        fact = reported[uuid]
+        parent = rows.get(fact.parent_uuid)
+        if fact.parent_uuid and parent is None:
+            continue
+        if (device := rows.get(uuid) or _adopt(node, fact, parent)) is not None:
             grown |= _update(device, fact, actor=actor, drifting=drifting or uuid not in rows) or uuid not in rows
-    return grown
+            rows[uuid] = device
+    return Synced(rows, grown)
 
 
 def _makes_sense(fact: DeviceFacts) -> bool:
@@ -43,11 +56,15 @@ def _makes_sense(fact: DeviceFacts) -> bool:
 
 
 def _miss(device: Device, *, actor: Actor) -> None:
-    if device.present and _write(device, {"present": False}):
+    if not device.present:
+        return
+    if device.parent_id is not None and not device.held_bytes:
+        device.delete()  # an instance lives as long as its layout
+    elif _write(device, {"present": False}):
         _ail(device, MISSING, "The node's last report does not list this device.", actor=actor)
 
 
-def _adopt(node: Node, fact: DeviceFacts) -> Device | None:
+def _adopt(node: Node, fact: DeviceFacts, parent: Device | None) -> Device | None:
     """A row for a device that this node did not have before."""
     made, created = Device.objects.get_or_create(
         uuid=fact.uuid,
@@ -57,6 +74,9 @@ def _adopt(node: Node, fact: DeviceFacts) -> Device | None:
             "product": fact.product[:120],
             "memory_bytes": fact.memory_bytes,
             "state_changed_at": clock.now(),
+            "parent": parent,
+            "slice_start": fact.slice_start,
+            "slice_count": fact.slice_count,
         },
     )
     if created:
@@ -87,12 +107,15 @@ def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) 
         "compute_capability": fact.compute_capability[:16],
         "driver_version": fact.driver_version[:40],
         "pci_bus_id": fact.pci_bus_id[:32],
+        "stand_in": fact.stand_in,
+        "facts": dict(fact.more),
     }
     if drifting:
         names = ("memory_used_bytes", "utilization", "temperature_c", "power_w", "power_limit_w")
         values |= {name: getattr(fact, name) for name in names}
     changed = {name: value for name, value in values.items() if getattr(device, name) != value}
-    grown = "present" in changed or changed.get("memory_bytes", 0) > device.memory_bytes
+    larger = changed.get("memory_bytes", 0) > device.memory_bytes
+    grown = larger or "present" in changed or changed.get("stand_in", False)
     if changed and not _write(device, changed):
         return False
     if fact.problem:

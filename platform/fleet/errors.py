@@ -32,6 +32,16 @@ class DeviceElsewhere(errors.Conflict):
     title = "Device belongs to another node"
 
 
+class LayoutImpossible(errors.InvalidInput):
+    code = "layout_impossible"
+    title = "Layout is not possible"
+
+
+class LayoutInUse(errors.Conflict):
+    code = "layout_in_use"
+    title = "The GPU is in use"
+
+
 class CapacityGone(errors.Conflict):
     """What the plan wanted was taken or changed in between: plan again."""
 

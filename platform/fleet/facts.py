@@ -1,11 +1,17 @@
 """What a node says about itself, free of any wire format: dispatch translates into these."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """One device of a report. Bytes, degrees Celsius, watts; ``problem`` is a sentence, "" when all is well."""
+    """One device of a report. Bytes, degrees Celsius, watts; ``problem`` is a sentence, "" when all is well.
+
+    A MIG instance has a ``parent_uuid`` and slices of it. ``more`` is plain JSON that is kept as it is; see
+    ``Device.facts``.
+    """
 
     uuid: str
     kind: str
@@ -20,6 +26,39 @@ class DeviceFacts:
     power_w: float | None = None
     power_limit_w: float | None = None
     problem: str = ""
+    stand_in: bool = False
+    parent_uuid: str = ""
+    slice_start: int = 0
+    slice_count: int = 0
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HealthFacts:
+    """Something that happened to a device, or to the node where ``device_uuid`` is ""; ``at`` in Unix seconds.
+
+    ``code`` is a word of :data:`fleet.faults.FACTS`, "xid" or "recovery_action". ``active`` false: it is over.
+    """
+
+    sequence: int
+    code: str
+    at: float
+    device_uuid: str = ""
+    message: str = ""
+    xid: int = 0
+    count: int = 0
+    active: bool = True
+    gpu_instance_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayoutFacts:
+    """How far the layout of a device is on its node."""
+
+    device_uuid: str
+    generation: int
+    phase: str
+    message: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,3 +87,6 @@ class NodeFacts:
     host: HostFacts
     devices: tuple[DeviceFacts, ...]
     stored_sha256: frozenset[str]
+    health: tuple[HealthFacts, ...] = ()
+    layouts: tuple[LayoutFacts, ...] = ()
+    health_dropped: int = 0

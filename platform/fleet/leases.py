@@ -10,10 +10,9 @@ import enum
 import uuid
 from collections.abc import Sequence
 
-from django.conf import settings
 from django.db import transaction
 
-from fleet import loops
+from fleet import loops, pacing
 from fleet.models import Node
 from fleet.states import NODE, WATCHED, NodeState
 from kernel import clock, errors, machine
@@ -126,4 +125,4 @@ def _lose(node_id: uuid.UUID) -> int:
 
 
 def _lease() -> datetime.timedelta:
-    return datetime.timedelta(seconds=settings.NODE_LEASE_SECONDS)
+    return pacing.current().lease

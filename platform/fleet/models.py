@@ -5,7 +5,7 @@ alone read it whole.
 """
 
 from django.contrib.postgres.constraints import ExclusionConstraint
-from django.contrib.postgres.fields import ArrayField, RangeOperators
+from django.contrib.postgres.fields import ArrayField, IntegerRangeField, RangeOperators
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
@@ -17,12 +17,12 @@ from kernel import ids
 class Node(models.Model):
     """A machine with an agent. ``machine_id`` is made once by the agent: the same machine is always the same node.
 
-    ``held_host_bytes`` and ``held_millicpus`` are what the replicas placed here were promised of host memory and CPU.
-    ``returns_to`` is the state a lost node goes back to when it reports. ``accepts_gap`` is set when the person who
-    drains it accepts that replicas stop before their successors are ready. ``stored_sha256`` are the files its agent
-    keeps: placement prefers nodes that hold the weights. Heartbeats write ``last_seen_at`` and the
-    lease, which no index covers, so that a heartbeat stays one cheap update; ``details_at`` is when the rest was
-    written.
+    ``health_sequence`` is the newest health fact that was acted on. ``held_host_bytes`` and ``held_millicpus`` are what
+    the replicas placed here were promised of host memory and CPU. ``returns_to`` is the state a lost node goes back to
+    when it reports. ``accepts_gap`` is set when the person who drains it accepts that replicas stop before their
+    successors are ready. ``stored_sha256`` are files that its agent keeps: placement prefers nodes with the weights.
+    Heartbeats write ``last_seen_at`` and the lease, which no index covers, so that a heartbeat stays one cheap update;
+    ``details_at`` is when the rest was written.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
@@ -45,6 +45,7 @@ class Node(models.Model):
     boot_id = models.CharField(max_length=80, blank=True)
     agent_id = models.CharField(max_length=80, blank=True)
     sequence = models.BigIntegerField(default=0)
+    health_sequence = models.BigIntegerField(default=0)
     data_address = models.CharField(max_length=255, blank=True)
     applied_generation = models.BigIntegerField(default=0)
 
@@ -83,7 +84,14 @@ class Device(models.Model):
     """What a replica can be placed on, identified by ``uuid`` and by nothing else.
 
     ``held_bytes`` is the sum of its partitions, moved in their transactions; the CHECK refuses over-commitment.
-    ``present`` is false when the node's last report did not list the device.
+    ``present`` is false when the node's last report did not list the device. ``stand_in``: a simulated device on which
+    its node runs stand-ins for engines. ``facts`` are what its node says of it beyond the columns (links, errors,
+    MIG), as in its report. While it is quarantined, ``repair`` is what it waits for and ``dead`` says that what ran on
+    it does not answer: gateways are told of nothing there. ``fault_at`` is when it last had a fault.
+
+    A MIG instance is a device with a ``parent``, of which it has ``slice_count`` memory slices from ``slice_start`` on:
+    no two of a GPU overlap. ``layout`` is how a GPU is wanted to be cut, as pairs of profile id and first slice
+    (``None``: as it is), ``layout_before`` what a roll-back goes to; phase and message are its node's.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
@@ -107,10 +115,40 @@ class Device(models.Model):
     temperature_c = models.FloatField(null=True)
     power_w = models.FloatField(null=True)
     power_limit_w = models.FloatField(null=True)
+    stand_in = models.BooleanField(default=False)
+    facts = models.JSONField(default=dict)
+    dead = models.BooleanField(default=False)
+    repair = models.CharField(max_length=16, blank=True)
+    fault_at = models.DateTimeField(null=True)
+
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="instances")
+    slice_start = models.PositiveSmallIntegerField(default=0)
+    slice_count = models.PositiveSmallIntegerField(default=0)
+    layout = models.JSONField(null=True)
+    layout_before = models.JSONField(null=True)
+    layout_generation = models.BigIntegerField(default=0)
+    layout_phase = models.CharField(max_length=16, blank=True)
+    layout_message = models.TextField(blank=True)
 
     class Meta:
         ordering = ["node__name", "pci_bus_id", "uuid"]
         constraints = [
+            ExclusionConstraint(
+                name="device_instances_apart",
+                expressions=[
+                    ("parent", RangeOperators.EQUAL),
+                    (
+                        models.Func(
+                            "slice_start",
+                            F("slice_start") + F("slice_count"),
+                            function="int4range",
+                            output_field=IntegerRangeField(),
+                        ),
+                        RangeOperators.OVERLAPS,
+                    ),
+                ],
+                condition=Q(parent__isnull=False, present=True),
+            ),
             models.CheckConstraint(condition=Q(held_bytes__gte=0), name="device_held_not_negative"),
             models.CheckConstraint(condition=Q(held_bytes__lte=F("memory_bytes")), name="device_not_over_committed"),
             models.CheckConstraint(condition=Q(kind__in=DeviceKind.values), name="device_kind_known"),
@@ -119,6 +157,11 @@ class Device(models.Model):
 
     def __str__(self) -> str:
         return f"{self.product} {self.uuid}"
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the GPU is, or is to be, cut by MIG: then only its instances can be given away."""
+        return self.parent_id is None and bool(self.layout or (self.facts.get("mig") or {}).get("enabled"))
 
 
 class Isolation(models.TextChoices):
@@ -152,6 +195,9 @@ class Partition(models.Model):
             models.UniqueConstraint(fields=["replica_id", "rank"], name="partition_one_per_rank"),
             models.UniqueConstraint(
                 fields=["device"], condition=Q(isolation=Isolation.EXCLUSIVE), name="partition_one_exclusive_owner"
+            ),
+            models.UniqueConstraint(
+                fields=["device"], condition=Q(isolation=Isolation.MIG), name="partition_one_mig_owner"
             ),
             ExclusionConstraint(
                 name="partition_exclusive_or_shared",
@@ -221,7 +267,10 @@ class JoinToken(models.Model):
 
 
 class Gateway(models.Model):
-    """A process that takes inference traffic. It is live while its lease runs."""
+    """A process that takes inference traffic. It is live while its lease runs.
+
+    ``ejected`` and ``adaptive`` are what it last said of replicas it avoids and of its working points.
+    """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
     name = models.CharField(max_length=120)
@@ -233,6 +282,9 @@ class Gateway(models.Model):
     table_age_seconds = models.FloatField(default=0)
     in_flight = models.PositiveIntegerField(default=0)
     journal_pending = models.PositiveBigIntegerField(default=0)
+    limits_shared = models.BooleanField(default=True)
+    ejected = models.JSONField(default=list)
+    adaptive = models.JSONField(default=list)
     created_at = models.DateTimeField()
     last_seen_at = models.DateTimeField(null=True)
     lease_expires_at = models.DateTimeField(null=True)

@@ -9,9 +9,8 @@ import datetime
 import uuid
 from typing import Any
 
-from django.conf import settings
-
-from fleet.changes import Changes
+from fleet import cutting, health, pacing
+from fleet.changes import CAPACITY_CHANGED, Changes
 from fleet.devices import sync_devices
 from fleet.errors import MachineRemoved
 from fleet.facts import HostFacts, NodeFacts
@@ -24,8 +23,6 @@ from ledger.record import record_move
 
 DETAILS_EVERY = datetime.timedelta(seconds=5)
 MAX_STORED = 5000
-#: Outbox topic: capacity appeared or was freed; whoever places things looks again.
-CAPACITY_CHANGED = "fleet.capacity_changed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +49,7 @@ def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes) -> Observed:
     now = clock.now()
     due = node.details_at is None or now - node.details_at >= DETAILS_EVERY
     came_back = _wake(node, actor)
+    rebooted = node.last_seen_at if node.boot_id and facts.boot_id[:80] != node.boot_id else None
     values = _identity(node, facts, now)
     values |= _changed(node, _steady(facts.host))
     if due:
@@ -62,13 +60,15 @@ def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes) -> Observed:
     values |= {
         "sequence": facts.sequence,
         "last_seen_at": now,
-        "lease_expires_at": now + datetime.timedelta(seconds=settings.NODE_LEASE_SECONDS),
+        "lease_expires_at": now + pacing.current().lease,
     }
     Node.objects.filter(id=node.id).update(**values)
     for name, value in values.items():
         setattr(node, name, value)
-    capacity = sync_devices(node, facts.devices, actor=actor, drifting=due)
-    if capacity or came_back:
+    synced = sync_devices(node, facts.devices, actor=actor, drifting=due)
+    cutting.hear(synced.rows, facts.layouts, changes)
+    health.hear(node, synced.rows, facts.health, rebooted=rebooted, actor=actor, changes=changes)
+    if synced.grown or came_back:
         changes.wake(CAPACITY_CHANGED)
         changes.platform("nodes")
     if came_back:

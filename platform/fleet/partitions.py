@@ -33,6 +33,8 @@ def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int
     """
     _require_transaction()
     device = lock_device(device_id)
+    if device.is_cut:
+        raise CapacityGone(f"Device {device.uuid} is cut by MIG: only its instances can be given away.")
     if device.held_bytes + share.memory_bytes > device.memory_bytes:
         raise CapacityGone(
             f"Device {device.uuid} has {device.memory_bytes - device.held_bytes} bytes left; "

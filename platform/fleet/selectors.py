@@ -25,16 +25,16 @@ def node_with_counts(node_id: uuid.UUID) -> Node:
 
 def _annotated(found: "models.QuerySet[Node]") -> "models.QuerySet[Node]":
     return found.annotate(
-        device_count=Count("devices", distinct=True),
+        device_count=Count("devices", filter=Q(devices__parent=None), distinct=True),
         replica_count=Count("devices__partitions__replica_id", distinct=True),
-        device_bytes=models.Subquery(_sum_of("memory_bytes")),
+        device_bytes=models.Subquery(_sum_of("memory_bytes", parent=None)),
         held_device_bytes=models.Subquery(_sum_of("held_bytes")),
     )
 
 
-def _sum_of(column: str) -> "models.QuerySet[Device, int]":
+def _sum_of(column: str, **whole: None) -> "models.QuerySet[Device, int]":
     return (
-        Device.objects.filter(node=models.OuterRef("pk"), present=True)
+        Device.objects.filter(node=models.OuterRef("pk"), present=True, **whole)
         .order_by()
         .values("node")
         .annotate(total=models.Sum(column))
@@ -45,7 +45,7 @@ def _sum_of(column: str) -> "models.QuerySet[Device, int]":
 def devices() -> "models.QuerySet[Device]":
     """Devices with their node and partitions (``partitions.all()``), by node and slot."""
     return (
-        Device.objects.select_related("node")
+        Device.objects.select_related("node", "parent")
         .exclude(node__state=NodeState.REMOVED)
         .prefetch_related(Prefetch("partitions", Partition.objects.order_by("created_at", "id")))
         .order_by("node__name", "pci_bus_id", "uuid")
@@ -65,6 +65,12 @@ def holders_of(found: "models.QuerySet[Device] | list[Device]") -> dict[uuid.UUI
 def health_events(node: Node, limit: int = 50) -> list[HealthEvent]:
     """What the node and its devices said lately, newest first."""
     return list(HealthEvent.objects.select_related("device").filter(node=node).order_by("-id")[:limit])
+
+
+def health_events_of(device: Device, limit: int = 50) -> list[HealthEvent]:
+    """What a device said lately, and what happened to its whole node, newest first."""
+    mine = Q(device=device) | Q(device=None, node_id=device.node_id)
+    return list(HealthEvent.objects.select_related("device").filter(mine).order_by("-id")[:limit])
 
 
 def gateways() -> "models.QuerySet[Gateway]":

@@ -3,10 +3,9 @@
 from django.db import transaction
 
 from fleet import holders, joining, partitions
-from fleet.changes import Changes
+from fleet.changes import CAPACITY_CHANGED, Changes
 from fleet.errors import NodeHoldsReplicas
 from fleet.models import Device, Gateway, Node, Partition
-from fleet.observation import CAPACITY_CHANGED
 from fleet.states import NODE, NodeState
 from kernel import clock, machine
 from kernel.actors import Actor

@@ -48,8 +48,9 @@ WATCHED: Final = ALIVE
 class DeviceState(models.TextChoices):
     """Health of a device.
 
-    healthy ⇄ suspect: its node's reports. suspect → quarantined, → retired: a person or the fault policy.
-    quarantined → recovering → healthy: a person, then the node's reports.
+    healthy → suspect, any → quarantined, → retired: the fault policy (``faults``) or a person. suspect → healthy: the
+    node's reports, or time without a fault. quarantined → recovering: the repair that it waits for, seen in reports, or
+    a person. recovering → healthy: time without a fault. retired → recovering: a person who knows better.
     """
 
     HEALTHY = "healthy", _("Healthy")
@@ -67,6 +68,9 @@ DEVICE: Final[Transitions[DeviceState]] = Transitions(
         _D.SUSPECT: {_D.HEALTHY, _D.QUARANTINED, _D.RETIRED},
         _D.QUARANTINED: {_D.RECOVERING, _D.RETIRED},
         _D.RECOVERING: {_D.HEALTHY, _D.QUARANTINED, _D.RETIRED},
-        _D.RETIRED: set(),
+        _D.RETIRED: {_D.RECOVERING},
     },
 )
+
+#: States of a device that replicas are to leave.
+SICK: Final = frozenset({_D.QUARANTINED, _D.RECOVERING, _D.RETIRED})

@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from fleet.layouts import MAX_INSTANCES
 from fleet.models import Device, Gateway, HealthEvent, JoinToken, MachineKind, Node, Partition
 from kernel import clock
 
@@ -39,18 +40,45 @@ class DeviceOut(serializers.ModelSerializer[Device]):
     node = serializers.CharField(source="node.name")
     node_id = serializers.UUIDField()
     free_bytes = serializers.SerializerMethodField()
+    parent_uuid = serializers.CharField(source="parent.uuid", default=None, allow_null=True, read_only=True)
     partitions = PartitionOut(many=True)
 
     class Meta:
         model = Device
         fields = [
             "id", "node", "node_id", "uuid", "kind", "product", "state", "reason", "message", "state_changed_at",
-            "present", "memory_bytes", "held_bytes", "free_bytes", "memory_used_bytes", "compute_capability",
-            "driver_version", "pci_bus_id", "utilization", "temperature_c", "power_w", "power_limit_w", "partitions",
+            "present", "stand_in", "repair", "dead", "fault_at", "memory_bytes", "held_bytes", "free_bytes",
+            "memory_used_bytes", "compute_capability", "driver_version", "pci_bus_id", "utilization", "temperature_c",
+            "power_w", "power_limit_w", "facts", "parent_uuid", "slice_start", "slice_count", "layout",
+            "layout_generation", "layout_phase", "layout_message", "partitions",
         ]  # fmt: skip
 
     def get_free_bytes(self, row: Device) -> int:
         return row.memory_bytes - row.held_bytes
+
+
+class PlacementIn(serializers.Serializer[Any]):
+    """One MIG instance: a profile of the device at its first memory slice."""
+
+    profile_id = serializers.IntegerField(min_value=0, max_value=255)
+    start = serializers.IntegerField(min_value=0, max_value=15)
+
+
+class LayoutIn(serializers.Serializer[Any]):
+    """The instances that the GPU is to be cut into; none: whole again."""
+
+    placements = PlacementIn(many=True)
+
+    def validate_placements(self, value: list[dict[str, int]]) -> list[dict[str, int]]:
+        if len(value) > MAX_INSTANCES:
+            raise serializers.ValidationError(f"A GPU has at most {MAX_INSTANCES} instances.")
+        return value
+
+
+class DeviceReasonIn(serializers.Serializer[Any]):
+    """Why, for whoever reads it later."""
+
+    message = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
 
 
 class NodeOut(serializers.ModelSerializer[Node]):
@@ -79,6 +107,19 @@ class HealthEventOut(serializers.ModelSerializer[HealthEvent]):
     class Meta:
         model = HealthEvent
         fields = ["id", "at", "code", "message", "device_uuid"]
+
+
+class DeviceDetail(DeviceOut):
+    """A device with what happened to it lately."""
+
+    health_events = serializers.SerializerMethodField()
+
+    class Meta(DeviceOut.Meta):
+        fields = [*DeviceOut.Meta.fields, "health_events"]
+
+    @extend_schema_field(HealthEventOut(many=True))
+    def get_health_events(self, row: Device) -> Any:
+        return HealthEventOut(self.context["health_events"], many=True).data
 
 
 class NodeDetail(NodeOut):
@@ -123,17 +164,38 @@ class JoinTokenOut(serializers.ModelSerializer[JoinToken]):
         fields = ["id", "kind", "name", "expires_at", "token", "command"]
 
 
+class EjectionOut(serializers.Serializer[Any]):
+    """A replica that a gateway sends nothing to for now."""
+
+    replica_id = serializers.CharField()
+    generation = serializers.IntegerField()
+    reason = serializers.CharField()
+    message = serializers.CharField()
+    since = serializers.FloatField(help_text="Unix seconds.")
+
+
+class AdaptiveOut(serializers.Serializer[Any]):
+    """How many requests a gateway keeps in flight to a deployment, and how many wait at it."""
+
+    deployment_id = serializers.CharField()
+    limit = serializers.IntegerField()
+    in_flight = serializers.IntegerField()
+    queued = serializers.IntegerField()
+
+
 class GatewayOut(serializers.ModelSerializer[Gateway]):
     """A gateway; ``live`` while it reports, ``current`` when it serves from the newest route table."""
 
     live = serializers.SerializerMethodField()
     current = serializers.SerializerMethodField()
+    ejected = EjectionOut(many=True, read_only=True)
+    adaptive = AdaptiveOut(many=True, read_only=True)
 
     class Meta:
         model = Gateway
         fields = [
             "id", "name", "url", "version", "live", "current", "applied_generation", "table_age_seconds", "in_flight",
-            "journal_pending", "created_at", "last_seen_at",
+            "journal_pending", "limits_shared", "ejected", "adaptive", "created_at", "last_seen_at",
         ]  # fmt: skip
 
     def get_live(self, row: Gateway) -> bool:

@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from fleet.api import views
+from fleet.api import devices, views
 
 _NODE = "nodes/<uuid:node_id>"
+_DEVICE = "devices/<uuid:device_id>"
 
 urlpatterns = [
     path("nodes", views.NodesView.as_view(), name="nodes"),
@@ -14,5 +15,11 @@ urlpatterns = [
     path(_NODE + "/uncordon", views.UncordonView.as_view(), name="node-uncordon"),
     path(_NODE + "/drain", views.DrainView.as_view(), name="node-drain"),
     path(_NODE + "/remove", views.RemoveView.as_view(), name="node-remove"),
-    path("devices", views.DevicesView.as_view(), name="devices"),
+    path("devices", devices.DevicesView.as_view(), name="devices"),
+    path(_DEVICE, devices.DeviceView.as_view(), name="device"),
+    path(_DEVICE + "/quarantine", devices.QuarantineView.as_view(), name="device-quarantine"),
+    path(_DEVICE + "/return", devices.ReturnView.as_view(), name="device-return"),
+    path(_DEVICE + "/layout", devices.LayoutView.as_view(), name="device-layout"),
+    path(_DEVICE + "/layout/rollback", devices.LayoutRollbackView.as_view(), name="device-layout-rollback"),
+    path(_DEVICE + "/retire", devices.RetireView.as_view(), name="device-retire"),
 ]

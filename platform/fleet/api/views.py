@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from fleet import access, selectors, services
-from fleet.api.serializers import DeviceOut, DrainIn, JoinTokenIn, JoinTokenOut, NodeDetail, NodeOut
-from fleet.models import Device, MachineKind, Node
+from fleet.api.serializers import DrainIn, JoinTokenIn, JoinTokenOut, NodeDetail, NodeOut
+from fleet.models import MachineKind, Node
 from tenants.api.base import PlatformView
 
 _MODULES = {
@@ -140,18 +140,3 @@ class JoinTokensView(PlatformView):
         token, text = services.create_join_token(actor=self.actor, kind=kind, name=body.validated_data["name"])
         token.token, token.command = text, join_command(kind)  # type: ignore[attr-defined]
         return Response(JoinTokenOut(token).data, status=201)
-
-
-class DevicesView(PlatformView):
-    """Every device with its partitions and who holds them."""
-
-    who = "platform_admin"
-    serializer_class = DeviceOut
-    queryset = Device.objects.none()
-
-    @extend_schema(operation_id="devices_list", summary="List devices", responses=DeviceOut(many=True))
-    def get(self, request: Request) -> Response:
-        page = self.paginate_queryset(selectors.devices()) or []
-        return self.get_paginated_response(
-            DeviceOut(page, many=True, context={"holders": selectors.holders_of(page)}).data
-        )
