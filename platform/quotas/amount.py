@@ -13,6 +13,7 @@ UNLIMITED_NUMBER: Final = -1
 class Kind(enum.StrEnum):
     """What is counted."""
 
+    GPU_MILLIS = "gpu_millis"  # thousandths of a GPU, by slice
     HBM_BYTES = "hbm_bytes"
     REPLICAS = "replicas"
     STORAGE_BYTES = "storage_bytes"
@@ -62,6 +63,16 @@ class Amount:
             return ZERO
         return Amount(max(0, self.number - used.number))
 
+    def beyond(self, other: "Amount") -> "Amount":
+        """What of this use is above ``other``: nothing where that is unlimited."""
+        if other.number is None:
+            return ZERO
+        return UNLIMITED if self.number is None else Amount(max(0, self.number - other.number))
+
+    def least(self, other: "Amount") -> "Amount":
+        """The smaller of the two."""
+        return self if other.covers(self) else other
+
     def covers(self, other: "Amount") -> bool:
         """True when ``other`` is no more than this."""
         if self.number is None:
@@ -79,15 +90,26 @@ ZERO: Final = Amount(0)
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One quota of a tenant: what is held and what may be held."""
+    """One quota of a tenant: what is held, what may be held, and what of that nobody else may take back.
+
+    An unlimited ``guaranteed`` promises everything up to the limit. ``left_above`` is what the tenant's group has left.
+    """
 
     kind: Kind
     used: Amount
     limit: Amount
+    guaranteed: Amount = UNLIMITED
+    left_above: Amount = UNLIMITED
 
     @property
     def left(self) -> Amount:
-        return self.limit.left_after(self.used)
+        """What may still be taken: the least of its own limit and of its group's."""
+        return self.limit.left_after(self.used).least(self.left_above)
+
+    @property
+    def borrowed(self) -> Amount:
+        """What is held above the guarantee: others may claim it back."""
+        return self.used.beyond(self.guaranteed.least(self.limit))
 
     @property
     def fraction(self) -> float | None:

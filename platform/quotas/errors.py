@@ -4,15 +4,18 @@ from kernel import errors
 from quotas.amount import Amount, Kind, Line
 
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
-_WORDS = {Kind.HBM_BYTES: "device memory", Kind.REPLICAS: "replicas", Kind.STORAGE_BYTES: "storage"}
+_WORDS = {
+    Kind.GPU_MILLIS: "GPU", Kind.HBM_BYTES: "device memory", Kind.REPLICAS: "replicas", Kind.STORAGE_BYTES: "storage",
+}  # fmt: skip
 
 
 def exceeded(line: Line, asked: Amount) -> errors.QuotaExceeded:
     """The refusal of ``asked``: which quota, its limit, what is used, and what would help."""
-    what = _WORDS[line.kind]
+    what, own = _WORDS[line.kind], line.limit.left_after(line.used)
+    above = "" if line.left_above.covers(own) else " (its group has no more)"
     sentence = (
         f"This needs {describe(line.kind, asked)} of {what}; the tenant's quota is {describe(line.kind, line.limit)}, "
-        f"of which {describe(line.kind, line.used)} is in use and {describe(line.kind, line.left)} is left. "
+        f"of which {describe(line.kind, line.used)} is in use and {describe(line.kind, line.left)} is left{above}. "
         f"{_REMEDIES[line.kind]} or ask a platform admin for a larger quota."
     )
     data = {
@@ -25,16 +28,24 @@ def exceeded(line: Line, asked: Amount) -> errors.QuotaExceeded:
 
 
 _REMEDIES = {
+    Kind.GPU_MILLIS: "Stop a deployment, let a replica share a GPU,",
     Kind.HBM_BYTES: "Stop a deployment, choose a smaller model or context,",
     Kind.REPLICAS: "Scale another deployment down",
     Kind.STORAGE_BYTES: "Archive versions that are no longer needed",
 }
 
 
+def word(kind: Kind) -> str:
+    """What is counted, in a word."""
+    return _WORDS[kind]
+
+
 def describe(kind: Kind, amount: Amount) -> str:
     """``amount`` for people: ``1.5 GiB``, ``3``, ``unlimited``."""
     if amount.number is None:
         return "unlimited"
+    if kind is Kind.GPU_MILLIS:
+        return f"{amount.number / 1000:g}"
     if kind is Kind.REPLICAS:
         return str(amount.number)
     for size, unit in _UNITS:

@@ -1,34 +1,35 @@
 """Verbs on quotas. Everything that takes capacity asks :func:`require` in the transaction in which it takes it."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import ProtectedError
 
 from kernel import clock, scope
+from kernel import errors as platform_errors
 from kernel.actors import Actor
-from ledger import hints
+from ledger import hints, outbox
 from ledger.record import record
-from quotas import errors, usage
-from quotas.amount import Amount, Kind, Line
-from quotas.models import TenantQuota
+from quotas import errors, selectors
+from quotas.amount import Amount, Kind
+from quotas.models import GROUP_NAME, QuotaGroup, TenantQuota
+from quotas.tree import MAX_WEIGHT
 from tenants import access
 from tenants.models import Tenant
 
-
-def defaults() -> dict[str, int]:
-    """Limits of a tenant that has none of its own (settings; -1 is unlimited)."""
-    return {
-        "hbm_bytes": settings.QUOTA_DEFAULT_HBM_BYTES,
-        "replicas": settings.QUOTA_DEFAULT_REPLICAS,
-        "storage_bytes": settings.QUOTA_DEFAULT_STORAGE_BYTES,
-    }
+MAX_GROUPS = 200
+#: Outbox topic: limits have changed; what waits may have a place now, or a claim.
+CHANGED = "quotas.changed"
 
 
-def require(tenant: Tenant, *, replicas: int = 0, hbm_bytes: int = 0, storage_bytes: int = 0) -> None:
-    """Refuse unless ``tenant`` may hold that much more than it holds now.
+def require(
+    tenant: Tenant, *, replicas: int = 0, hbm_bytes: int = 0, storage_bytes: int = 0, gpu_millis: int = 0
+) -> None:
+    """Refuse unless ``tenant`` and its group may hold that much more than they hold now.
 
-    Locks the tenant's quota row until the surrounding transaction ends, so that two takers cannot both fit into what
+    Locks the quota rows of both until the surrounding transaction ends, so that two takers cannot both fit into what
     is left for one. Call it before the rows that take the capacity are written.
 
     Raises:
@@ -36,13 +37,18 @@ def require(tenant: Tenant, *, replicas: int = 0, hbm_bytes: int = 0, storage_by
     """
     if not transaction.get_connection().in_atomic_block:
         raise RuntimeError("quota is asked for in the transaction that takes the capacity")
-    asked = {Kind.REPLICAS: replicas, Kind.HBM_BYTES: hbm_bytes, Kind.STORAGE_BYTES: storage_bytes}
+    asked = {
+        Kind.GPU_MILLIS: gpu_millis, Kind.REPLICAS: replicas, Kind.HBM_BYTES: hbm_bytes,
+        Kind.STORAGE_BYTES: storage_bytes,
+    }  # fmt: skip
     wanted = {kind: Amount.of(number) for kind, number in asked.items() if number}
     if not wanted:
         return
     quota = _locked(tenant)
+    if quota.group_id is not None:  # after the tenant's row, always: two tenants of a group meet here, not before
+        quota.group = QuotaGroup.objects.select_for_update(no_key=True).get(id=quota.group_id)
     for kind, amount in wanted.items():
-        line = Line(kind, usage.used(tenant, kind), Amount.limit(getattr(quota, kind.value)))
+        line = selectors.line_of(quota, tenant, kind)
         if not line.allows(amount):
             raise errors.exceeded(line, amount)
 
@@ -53,35 +59,175 @@ def check_storage(tenant: Tenant, size_bytes: int) -> None:
         require(tenant, storage_bytes=size_bytes)
 
 
-def set_quota(*, actor: Actor, tenant: Tenant, changes: Mapping[Kind, Amount]) -> TenantQuota:
-    """Set the limits in ``changes``, keep the others; platform admins only.
+def set_quota(
+    *,
+    actor: Actor,
+    tenant: Tenant,
+    changes: Mapping[Kind, Amount],
+    guaranteed: Mapping[Kind, Amount] | None = None,
+    weight: int | None = None,
+    group: str | None = None,
+) -> TenantQuota:
+    """Set what is named, keep the rest; platform admins only. ``group`` "" takes the tenant out of its group.
 
-    A limit may be set below what is in use: nothing is taken away, and nothing more is given.
+    A limit may be set below what is in use: nothing is taken away, and nothing more is given. What is held above a
+    lowered guarantee may be claimed back by others.
+
+    Raises:
+        errors.InvalidInput: a guarantee above its limit, or more guaranteed than the group may hold.
+        errors.NotFound: there is no such group.
     """
     access.require_platform_admin(actor)
+    values = values_of(changes, guaranteed or {}, weight)
     with transaction.atomic(), scope.tenant(tenant.id):
         quota = _locked(tenant)
-        before = {kind.value: getattr(quota, kind.value) for kind in changes}
-        for kind, amount in changes.items():
-            setattr(quota, kind.value, amount.as_number())
+        if group is not None:
+            values["group"] = group_named(group) if group else None
+        before = {name: _plain(getattr(quota, name)) for name in values}
+        for name, value in values.items():
+            setattr(quota, name, value)
+        check(quota)
         quota.updated_at = clock.now()
         quota.save()
-        record(
-            actor=actor,
-            action="quota.set",
-            subject_kind="quota",
-            subject_id=tenant.id,
-            tenant_id=tenant.id,
-            subject_label=tenant.slug,
-            data={"before": before, "after": {kind.value: amount.as_number() for kind, amount in changes.items()}},
-        )
+        after = {name: _plain(value) for name, value in values.items()}
+        _note(actor, "quota.set", "quota", tenant.id, tenant.slug, before, after, tenant_id=tenant.id)
         hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "quota"})
-        hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "quota"})
     return quota
+
+
+def values_of(changes: Mapping[Kind, Amount], guaranteed: Mapping[Kind, Amount], weight: int | None) -> dict[str, Any]:
+    """The fields of a quota's row and their values."""
+    values: dict[str, Any] = {kind.value: amount.as_number() for kind, amount in changes.items()}
+    for kind, amount in guaranteed.items():
+        if kind not in selectors.GUARANTEED:
+            raise platform_errors.InvalidInput(
+                f"Nothing can be guaranteed of {kind.value}.", data={"field": kind.value}
+            )
+        values[f"guaranteed_{kind.value}"] = amount.as_number()
+    if weight is not None:
+        if not 0 <= weight <= MAX_WEIGHT:
+            raise platform_errors.InvalidInput(
+                f"The weight is a number from 0 to {MAX_WEIGHT}.", data={"field": "over_quota_weight"}
+            )
+        values["over_quota_weight"] = weight
+    return values
+
+
+def check(quota: TenantQuota) -> None:
+    """Raise unless every guarantee of ``quota`` (saved or not) is within its limit, and its group can keep them all."""
+    for kind in selectors.GUARANTEED:
+        firm = Amount.limit(getattr(quota, f"guaranteed_{kind.value}"))
+        limit = Amount.limit(getattr(quota, kind.value))
+        if not firm.unlimited and not limit.covers(firm):
+            raise platform_errors.InvalidInput(
+                f"{errors.describe(kind, firm)} of {errors.word(kind)} cannot be guaranteed: "
+                f"the limit is {errors.describe(kind, limit)}.",
+                data={"field": f"guaranteed_{kind.value}"},
+            )
+        _check_group(quota, kind, firm)
+
+
+def _check_group(quota: TenantQuota, kind: Kind, firm: Amount) -> None:
+    if quota.group is None or firm.unlimited:
+        return
+    limit = Amount.limit(getattr(quota.group, kind.value))
+    promised = firm
+    for member in selectors.members_of(quota.group):
+        other = Amount.limit(getattr(member, f"guaranteed_{kind.value}"))
+        if member.tenant_id != quota.tenant_id and not other.unlimited:
+            promised = promised.plus(other)
+    if not limit.covers(promised):
+        raise platform_errors.InvalidInput(
+            f"The group {quota.group.name} may hold {errors.describe(kind, limit)} of {errors.word(kind)}; "
+            f"{errors.describe(kind, promised)} would be guaranteed in it.",
+            data={"field": f"guaranteed_{kind.value}"},
+        )
+
+
+def set_group(
+    *,
+    actor: Actor,
+    name: str,
+    changes: Mapping[Kind, Amount],
+) -> QuotaGroup:
+    """Make a group of tenants or change its limits; what is not named stays (unlimited at first). Platform admins."""
+    access.require_platform_admin(actor)
+    try:
+        GROUP_NAME(name)
+    except ValidationError:
+        raise platform_errors.InvalidInput(str(GROUP_NAME.message), data={"field": "group"}) from None
+    with transaction.atomic():
+        group = QuotaGroup.objects.select_for_update(no_key=True).filter(name=name).first()
+        if group is None:
+            if QuotaGroup.objects.count() >= MAX_GROUPS:
+                raise platform_errors.Conflict(f"There are {MAX_GROUPS} groups already.", code="too_many_groups")
+            group = QuotaGroup(name=name, hbm_bytes=-1, replicas=-1, storage_bytes=-1)
+        before = {kind.value: getattr(group, kind.value) for kind in changes}
+        for kind, amount in changes.items():
+            setattr(group, kind.value, amount.as_number())
+        group.updated_at = clock.now()
+        group.save()
+        after = {kind.value: amount.as_number() for kind, amount in changes.items()}
+        _note(actor, "quota_group.set", "quota_group", group.id, name, before, after)
+    return group
+
+
+def delete_group(*, actor: Actor, name: str) -> None:
+    """Forget a group that has no members.
+
+    Raises:
+        errors.Conflict: tenants are in it.
+    """
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        group = group_named(name)
+        try:
+            with transaction.atomic():
+                key = group.id
+                group.delete()
+        except ProtectedError:
+            raise platform_errors.Conflict(
+                f"Tenants are in the group {name}; take them out of it first.", code="quota_group_in_use"
+            ) from None
+        _note(actor, "quota_group.deleted", "quota_group", key, name, {}, {})
+
+
+def group_named(name: str) -> QuotaGroup:
+    """The group of that name.
+
+    Raises:
+        errors.NotFound: there is none.
+    """
+    group = QuotaGroup.objects.filter(name=name[:40]).first()
+    if group is None:
+        raise platform_errors.NotFound(f"There is no group {name[:40]!r}.", code="quota_group_not_found")
+    return group
+
+
+def _note(
+    actor: Actor, action: str, kind: str, key: Any, label: str, before: Any, after: Any, tenant_id: Any = None
+) -> None:
+    record(
+        actor=actor, action=action, subject_kind=kind, subject_id=key, tenant_id=tenant_id, subject_label=label,
+        data={"before": before, "after": after},
+    )  # fmt: skip
+    hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "quota"})
+    outbox.emit(CHANGED, {})
+
+
+def _plain(value: Any) -> Any:
+    return value.name if isinstance(value, QuotaGroup) else value
 
 
 def _locked(tenant: Tenant) -> TenantQuota:
     """The tenant's row, made from the defaults when it is missing, locked."""
     with scope.tenant(tenant.id):
-        TenantQuota.objects.get_or_create(tenant=tenant, defaults={**defaults(), "updated_at": clock.now()})
-        return TenantQuota.objects.select_for_update(no_key=True).get(tenant=tenant)
+        TenantQuota.objects.get_or_create(tenant=tenant, defaults={**selectors.defaults(), "updated_at": clock.now()})
+        return (
+            TenantQuota.objects.select_for_update(of=("self",), no_key=True).select_related("group").get(tenant=tenant)
+        )
+
+
+def lock(tenant: Tenant) -> TenantQuota:
+    """The tenant's row, made from the defaults when it is missing, locked until the caller's transaction ends."""
+    return _locked(tenant)

@@ -4,13 +4,27 @@ Rooms above this one register how their kind is counted (the composition root jo
 is an error, never "nothing is used".
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 from quotas.amount import Amount, Kind
 from tenants.models import Tenant
 
 Counter = Callable[[Tenant], int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Held:
+    """What one deployment holds, and in which order it would have to give way: the lowest ``priority`` first."""
+
+    label: str
+    priority: int
+    amounts: Mapping[Kind, Amount]
+
+
+Breakdown = Callable[[Tenant], Sequence[Held]]
 _counters: dict[Kind, Counter] = {}
+_breakdowns: list[Breakdown] = []
 
 
 def counted_by(kind: Kind, counter: Counter) -> None:
@@ -20,6 +34,12 @@ def counted_by(kind: Kind, counter: Counter) -> None:
     _counters[kind] = counter
 
 
+def broken_down_by(breakdown: Breakdown) -> None:
+    """Let ``breakdown`` say which deployments hold what."""
+    if breakdown not in _breakdowns:
+        _breakdowns.append(breakdown)
+
+
 def used(tenant: Tenant, kind: Kind) -> Amount:
     """What ``tenant`` holds of ``kind`` now."""
     try:
@@ -27,3 +47,9 @@ def used(tenant: Tenant, kind: Kind) -> Amount:
     except KeyError:
         raise RuntimeError(f"nobody counts {kind}; register with quotas.usage.counted_by") from None
     return Amount.of(counter(tenant))
+
+
+def holdings(tenant: Tenant) -> list[Held]:
+    """What each deployment of ``tenant`` holds, those that would give way first at the front."""
+    found = [held for breakdown in _breakdowns for held in breakdown(tenant)]
+    return sorted(found, key=lambda held: (held.priority, held.label))

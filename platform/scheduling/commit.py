@@ -14,7 +14,7 @@ from quotas.services import require as require_quota
 from scheduling import reading
 from scheduling.answers import Answer, Place
 from scheduling.feasible import refuse
-from scheduling.need import Need
+from scheduling.need import Need, charge
 from serving.models import Deployment, Replica
 from serving.states import REPLICA, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
@@ -28,7 +28,7 @@ def commit(answer: Answer) -> None:
     Raises:
         CapacityGone: a device cannot take its rank any more; plan again.
         errors.StaleTransition: the replica is not waiting any more.
-        errors.QuotaExceeded: the tenant may not hold that much device memory.
+        errors.QuotaExceeded: the tenant may not hold that much device memory or that many GPUs.
         ValueError: a refusal, or ranks on several nodes: a replica has one node.
     """
     need, ask = answer.need, answer.ask
@@ -42,7 +42,8 @@ def commit(answer: Answer) -> None:
         deployment = running.filter(id=ask.deployment_id, state=DeploymentState.RUNNING).first()
         if deployment is None:
             raise errors.StaleTransition("The deployment does not run any more.")
-        require_quota(deployment.tenant, hbm_bytes=need.total_bytes)
+        gpus = sum(charge(need, place.device) for place in answer.places)
+        require_quota(deployment.tenant, hbm_bytes=need.total_bytes, gpu_millis=gpus)
         for place in sorted(answer.places, key=lambda each: each.device.uuid):
             if partitions.lock_device(place.device.id).node_id != first.node.id:
                 raise CapacityGone("The device has moved to another node since the plan was made.")
@@ -73,8 +74,14 @@ def _share(place: Place, need: Need) -> partitions.Share:
         memory_bytes=need.memory_bytes,
         host_bytes=place.host_bytes,
         millicpus=place.millicpus,
-        isolation=Isolation.EXCLUSIVE if need.whole else Isolation.COOPERATIVE,
+        isolation=_isolation(place, need),
     )
+
+
+def _isolation(place: Place, need: Need) -> Isolation:
+    if place.device.parent:
+        return Isolation.MIG
+    return Isolation.EXCLUSIVE if need.whole else Isolation.COOPERATIVE
 
 
 def _assign(replica: Replica, answer: Answer, first: Place, need: Need) -> None:

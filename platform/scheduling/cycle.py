@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import transaction
+from django.db.models import Case, IntegerField, Value, When
 
 from catalog.models import VersionFile
 from fleet import loops
@@ -15,15 +16,19 @@ from ledger import generations, hints
 from scheduling import demand_log, reading
 from scheduling.answers import Answer, Ask
 from scheduling.commit import commit
+from scheduling.giving_way import give_way
 from scheduling.need import NeedUnknown, needs_of
 from scheduling.plan import plan
-from serving.models import Replica
+from serving.models import Priority, Replica
+from serving.reconcile.cycle import GAVE_WAY
 from serving.states import WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
 logger = logging.getLogger(__name__)
 
 LOOP: Final = "scheduling.reconcile"
 MAX_ASKS: Final = 200
+MAKING_ROOM: Final = "MakingRoom"
+MAKING_ROOM_TEXT: Final = "Others end to make room for it; it starts when they have."
 
 
 def run() -> int:
@@ -42,12 +47,15 @@ def run() -> int:
 
 
 def waiting() -> list[Ask]:
-    """Pending replicas of running deployments, oldest first. Those whose need is unknown are told so and left out."""
+    """Pending replicas of running deployments, the important first, then the oldest.
+
+    Those whose need is unknown are told so and left out.
+    """
     with scope.all_tenants():
         rows = list(
             Replica.objects.select_related("deployment__revision__version", "deployment__revision__serving_config")
             .filter(state=ReplicaState.PENDING, deployment__state=DeploymentState.RUNNING)
-            .order_by("created_at", "id")[:MAX_ASKS]
+            .order_by(_by_priority(), "created_at", "id")[:MAX_ASKS]
         )
         files = _files_of({row.deployment.revision.version_id for row in rows})
     asks: list[Ask] = []
@@ -57,6 +65,14 @@ def waiting() -> list[Ask]:
         except NeedUnknown as exc:
             _say(row.id, row.generation, "NeedUnknown", str(exc), {})
     return asks
+
+
+def _by_priority() -> Case:
+    """The important first: they must not wait behind so many others that nobody looks at them."""
+    return Case(
+        *(When(deployment__priority=each.value, then=Value(-each.rank)) for each in Priority),
+        output_field=IntegerField(),
+    )
 
 
 def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]]) -> Ask:
@@ -72,6 +88,7 @@ def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]]) -> Ask:
         avoid=uuid.UUID(failed_on) if failed_on else None,
         desired=row.deployment.desired_replicas,
         tenant_id=row.tenant_id,
+        priority=row.deployment.rank,
         first=not row.explanation,
     )
 
@@ -87,6 +104,10 @@ def _files_of(version_ids: set[uuid.UUID]) -> dict[uuid.UUID, frozenset[str]]:
 
 def _carry_out(answer: Answer) -> int:
     ask = answer.ask
+    if answer.relief is not None:
+        give_way(answer)
+        _say(ask.replica_id, ask.generation, MAKING_ROOM, f"{MAKING_ROOM_TEXT} {answer.message}", answer.explanation())
+        return 0
     if answer.chosen is None:
         _say(ask.replica_id, ask.generation, answer.reason, answer.message, answer.explanation())
         return 0
@@ -106,7 +127,11 @@ def _say(replica_id: uuid.UUID, generation: int, reason: str, message: str, expl
     """Write why a replica waits, when that has changed."""
     with transaction.atomic(), scope.all_tenants():
         row = Replica.objects.filter(id=replica_id, generation=generation, state=ReplicaState.PENDING).first()
-        if row is None or (row.reason, row.message) == (reason[:64], message):
+        if row is None:
+            return
+        if told := row.explanation.get(GAVE_WAY):  # why it lost its place goes before why it has no new one
+            message, explanation = f"{told} {message}", explanation | {GAVE_WAY: told}
+        if (row.reason, row.message) == (reason[:64], message):
             return
         if row.failures and row.explanation.get("node_id"):  # keep where it failed last
             explanation = explanation | {"node_id": row.explanation["node_id"]}

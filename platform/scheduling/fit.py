@@ -21,6 +21,7 @@ from scheduling import demand_log, reading
 from scheduling.answers import Answer, Ask
 from scheduling.need import Need, NeedUnknown, needs_of
 from scheduling.plan import plan
+from serving.models import Priority
 from tenants import access
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -73,6 +74,7 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
             files=files,
             desired=replicas,
             tenant_id=tenant.id,
+            priority=Priority.NORMAL.rank,
         )
         for number in range(max(replicas, 1))
     ]
@@ -103,15 +105,15 @@ def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str
 
 
 def _need_shown(answer: Answer, needs: Mapping[str, Need]) -> Need:
-    """The need on the chosen device; else on the kind of device that there is; else on a CPU."""
+    """The need on the chosen device; else on the kind of device that there is; else on a CPU where it runs there."""
     if answer.need is not None:
         return answer.need
     kinds = [candidate.device.kind for candidate in answer.candidates if candidate.device.kind in needs]
-    return needs[kinds[0]] if kinds else needs["cpu"]
+    return needs[kinds[0]] if kinds else needs.get("cpu", next(iter(needs.values())))
 
 
 def _over_quota(tenant: Tenant, replicas: int, taken: list[Need]) -> str:
-    asked = {Kind.REPLICAS: replicas, Kind.HBM_BYTES: sum(need.memory_bytes for need in taken)}
+    asked = {Kind.REPLICAS: replicas, Kind.HBM_BYTES: sum(need.total_bytes for need in taken)}
     for line in lines_of(tenant):
         if line.kind in asked and not line.allows(Amount.of(asked[line.kind])):
             return exceeded(line, Amount.of(asked[line.kind])).detail

@@ -4,9 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from catalog.configs import DTYPE_BYTES
+from catalog.configs import DTYPE_BYTES, runs_on
 from catalog.estimate import Config, Estimate, VersionFacts, estimate
+from quotas import weights
 from scheduling.demand import Shape
+from scheduling.snapshot import DeviceView
 
 #: Kinds that something can run on, best first; on a simulated GPU that is a stand-in, where no real device can take it.
 KINDS: Final = ("cuda", "cpu", "simulated")
@@ -15,7 +17,7 @@ KINDS: Final = ("cuda", "cpu", "simulated")
 DEFAULT_MILLICPUS: Final[Mapping[str, int]] = {"cpu": 500, "cuda": 1000, "simulated": 1000}
 _SHOWN: Final = (
     "weights_bytes", "kv_floor_bytes", "kv_bytes_per_token", "workspace_bytes", "context_bytes", "headroom_bytes",
-    "max_model_len",
+    "max_model_len", "transfer_bytes",
 )  # fmt: skip
 
 
@@ -67,6 +69,17 @@ class Need:
         }
 
 
+def charge(need: Need, device: DeviceView) -> int:
+    """Thousandths of a GPU that one rank of ``need`` counts on ``device``: what quota counts."""
+    return weights.part_millis(
+        device.gpu_millis,
+        need.memory_bytes,
+        device.memory_bytes,
+        whole=need.whole or bool(device.parent),  # an instance has one owner
+        compute=need.millis,
+    )
+
+
 class NeedUnknown(Exception):
     """The version's facts do not say what it needs."""
 
@@ -89,6 +102,8 @@ def needs_of(version: VersionFacts, config: Config, *, num_threads: int = 0, sle
 def _sized(version: VersionFacts, config: Config, num_threads: int, sleeps: bool) -> dict[str, Need]:
     found: dict[str, Need] = {}
     for kind in KINDS:
+        if not runs_on(config, kind):
+            continue
         sized = estimate(version, config, device_kind=kind)
         found[kind] = Need(
             kind=kind,

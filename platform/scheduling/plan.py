@@ -5,6 +5,7 @@ Same snapshot, same demand, same asks: same plan.
 
 import dataclasses
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -13,8 +14,8 @@ from scheduling.answers import Answer, Ask, Candidate, HolderLine, Place
 from scheduling.board import Board, Spot
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.feasible import explain
-from scheduling.need import KINDS, Need
-from scheduling.snapshot import DeviceView, NodeView, Snapshot, TenantView
+from scheduling.need import KINDS, Need, charge
+from scheduling.snapshot import UNLIMITED, DeviceView, NodeView, Snapshot, TenantView
 from scheduling.verdicts import Verdicts, VerdictsByNeeds
 from scheduling.words import size
 
@@ -22,6 +23,8 @@ from scheduling.words import size
 MAX_CANDIDATES: Final = 50
 #: In a fleet of at most so many devices every answer says what it thought of each; in a larger one refusals do.
 SMALL_FLEET: Final = 64
+#: Replicas that may have to give way in one plan; the next looks again.
+MAX_VICTIMS: Final = 16
 
 
 class Planner:
@@ -33,6 +36,8 @@ class Planner:
         self._holders = snapshot.holders
         self._tenants = dict(snapshot.tenants)
         self._going: set[uuid.UUID] = set()
+        self._victims = 0
+        self._costly = _largest_per_product(snapshot)
 
     def decide(self, ask: Ask, *, explained: bool = False) -> Answer:
         """A place for every rank of ``ask``, booked on the board, or the reasons why there is none.
@@ -46,7 +51,7 @@ class Planner:
             spots = self._spots(need, ask)
             if spots:
                 places = self._places(spots, need)
-                self._book(ask, need)
+                self._book(ask, need, places)
                 return Answer(ask, places, need, before[0], before[1])
         candidates, refused = before if shown else self._shown(ask)
         if not affordable and over:
@@ -61,7 +66,33 @@ class Planner:
         if tenant is None:
             return needs, ""
         allowed = [need for need in needs if tenant.within_limit(need.total_bytes)]
+        if tenant.limit_millis != UNLIMITED and allowed:
+            counted = [each for need in allowed if (each := self._within_gpus(tenant, need)) is not None]
+            here = {kind for kind, _product in self._costly}
+            if not any(need.kind in here for need in counted) and len(counted) < len(allowed):
+                return [], _over_gpus(tenant, self._least_millis(allowed))
+            return counted, ""
         return allowed, "" if allowed or not needs else _over_quota(tenant, needs)
+
+    def _within_gpus(self, tenant: TenantView, need: Need) -> Need | None:
+        """``need``, bound to the products on which it counts no more of GPUs than the tenant may hold."""
+        costs = self._millis_by_product(need)
+        fine = {product for product, cost in costs.items() if tenant.within_limit(0, cost)}
+        if len(fine) == len(costs):
+            return need
+        allowed = frozenset(fine & need.products) if need.products else frozenset(fine)
+        return dataclasses.replace(need, products=allowed) if allowed else None
+
+    def _millis_by_product(self, need: Need) -> dict[str, int]:
+        ranks = need.devices * need.stages
+        return {
+            product: max(charge(need, device) for device in devices) * ranks
+            for (kind, product), devices in self._costly.items()
+            if kind == need.kind
+        }
+
+    def _least_millis(self, needs: Sequence[Need]) -> int:
+        return min(cost for need in needs for cost in self._millis_by_product(need).values())
 
     def _spots(self, need: Need, ask: Ask) -> list[Spot]:
         """Groups for all stages, booked; nothing is booked when one of them finds none."""
@@ -130,10 +161,12 @@ class Planner:
                 )
         return tuple(found)
 
-    def _book(self, ask: Ask, need: Need) -> None:
+    def _book(self, ask: Ask, need: Need, places: Sequence[Place]) -> None:
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is not None:
-            self._tenants[tenant.id] = tenant.holding(need.total_bytes)
+            self._tenants[tenant.id] = tenant.holding(
+                need.total_bytes, sum(charge(need, place.device) for place in places)
+            )
 
     # --- why not
 
@@ -165,21 +198,58 @@ class Planner:
         if not self._holders:
             return None
         found = relief.find(self.board, ask, self._holders, self._tenants, self._going)
-        if found is not None:
-            self._going |= found.replica_ids
-            relief.reserve(self.board, found)
+        if found is None or self._victims + len(found.replica_ids) > MAX_VICTIMS:
+            return None
+        self._victims += len(found.replica_ids)
+        self._going |= found.replica_ids | {holder.replica_id for holder in found.waits}
+        relief.reserve(self.board, found)
         return found
+
+    def standing(self, ask: Ask) -> tuple[int, float]:
+        """Whose turn it is among equal priorities: within the guarantee first, then who borrows least by weight."""
+        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        if tenant is None or not ask.needs:
+            return (0, 0.0)
+        need = next(ask.needs[kind] for kind in (*KINDS, *ask.needs) if kind in ask.needs)
+        entitled = tenant.within_guarantee(need.total_bytes)
+        return (0, 0.0) if entitled else (1, tenant.over_share(need.total_bytes))
 
 
 def plan(
     snapshot: Snapshot, asks: Sequence[Ask], demand: Demand = NO_DEMAND, *, explained: bool = False
 ) -> list[Answer]:
-    """Answer each ask, higher priorities first, else in order.
+    """Answer each ask: higher priorities first, then tenants within their guarantee, then by weight, else in order.
 
     ``explained``: the verdicts on the devices also where there is a place.
     """
     planner = Planner(snapshot, demand)
-    return [planner.decide(ask, explained=explained) for ask in sorted(asks, key=lambda ask: -ask.priority)]
+    answers: list[Answer] = []
+    for priority in sorted({ask.priority for ask in asks}, reverse=True):
+        queues: dict[uuid.UUID | None, deque[tuple[int, Ask]]] = {}
+        for at, ask in enumerate(asks):
+            if ask.priority == priority:
+                queues.setdefault(ask.tenant_id, deque()).append((at, ask))
+        while queues:
+            turn = min(queues, key=lambda key: (*planner.standing(queues[key][0][1]), queues[key][0][0]))
+            answers.append(planner.decide(queues[turn].popleft()[1], explained=explained))
+            if not queues[turn]:
+                del queues[turn]
+    return answers
+
+
+def _largest_per_product(snapshot: Snapshot) -> dict[tuple[str, str], list[DeviceView]]:
+    """One device of each size by kind and product: quota counts a part of a GPU by its share of the memory."""
+    found: dict[tuple[str, str], dict[tuple[int, int], DeviceView]] = {}
+    for device in snapshot.devices:
+        found.setdefault((device.kind, device.product), {})[device.memory_bytes, device.gpu_millis] = device
+    return {key: list(sizes.values()) for key, sizes in found.items()}
+
+
+def _over_gpus(tenant: TenantView, least: int) -> str:
+    return (
+        f"The quota on GPUs is {tenant.limit_millis / 1000:g}; {tenant.held_millis / 1000:g} are held and "
+        f"{least / 1000:g} more are asked for."
+    )
 
 
 def _over_quota(tenant: TenantView, needs: Sequence[Need]) -> str:

@@ -1,19 +1,26 @@
 """The planner's snapshot from the rows: one moment, no queries afterwards."""
 
+import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from fleet.models import Device, Isolation, Node, Partition
 from fleet.states import DeviceState, NodeState
 from kernel import scope
-from quotas.amount import Kind
-from quotas.selectors import lines_of
+from quotas.amount import UNLIMITED, Amount
+from quotas.models import TenantQuota
+from quotas.selectors import defaults
+from quotas.weights import device_millis
 from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
 from serving.models import Replica
-from serving.states import ReplicaState
-from tenants.models import Tenant
+from serving.selectors import slices_of, weighted
+from serving.states import MAY_GIVE_WAY, ReplicaState
+
+_OWNED: Final = frozenset({Isolation.EXCLUSIVE.value, Isolation.MIG.value})
 
 
 def take(
@@ -22,9 +29,10 @@ def take(
     only_nodes: Collection[uuid.UUID] | None = None,
     holders_of: Collection[uuid.UUID] = (),
 ) -> Snapshot:
-    """Read the fleet (or some nodes of it); five queries, and some for each of the tenants in ``holders_of``.
+    """Read the fleet (or some nodes of it); the number of queries does not grow with it.
 
-    ``wanted_files`` are digests for weight locality. Of the tenants in ``holders_of`` quota and replicas are read too.
+    ``wanted_files`` are digests for weight locality. With ``holders_of`` quotas and replicas are read too: of these
+    tenants, and of all who hold more than is guaranteed to them.
     """
     devices = Device.objects.exclude(node__state=NodeState.REMOVED).exclude(state=DeviceState.RETIRED)
     nodes = Node.objects.exclude(state=NodeState.REMOVED).defer("stored_sha256")
@@ -37,12 +45,18 @@ def take(
     node_views = {
         node.id: _node_view(node, stored.get(node.id, frozenset()), counts.get(node.id, {})) for node in nodes
     }
-    rows: Sequence[Device] = list(devices.order_by("node__name", "uuid"))
+    books = _books() if holders_of else None
+    tenants = _tenants(books, holders_of, and_holders=True) if books is not None else {}
+    rows: Sequence[Device] = list(devices.select_related("parent").order_by("node__name", "uuid"))
     return Snapshot(
         node_views,
-        tuple(_device_view(row, held.get(row.id, frozenset())) for row in rows if row.node_id in node_views),
-        _holders(holders_of),
-        _tenants(holders_of),
+        tuple(
+            _device_view(row, held.get(row.id, frozenset()))
+            for row in rows
+            if row.node_id in node_views and not row.is_cut
+        ),
+        _holders(books, tenants, holders_of) if books is not None else (),
+        tenants,
     )
 
 
@@ -62,63 +76,125 @@ def _node_view(node: Node, stored: frozenset[str], replicas: Mapping[uuid.UUID, 
 
 
 def _device_view(row: Device, isolations: frozenset[str]) -> DeviceView:
+    """A MIG instance is as well as its GPU."""
+    sick = row.parent if row.parent is not None and row.parent.state != DeviceState.HEALTHY else row
     return DeviceView(
         id=row.id,
         node_id=row.node_id,
         uuid=row.uuid,
         kind=row.kind,
         product=row.product,
-        state=row.state,
-        message=row.message,
+        state=sick.state,
+        message=sick.message,
         present=row.present,
         memory_bytes=row.memory_bytes,
         held_bytes=row.held_bytes,
         stand_in=row.stand_in,
-        exclusive=Isolation.EXCLUSIVE in isolations,
-        shared=bool(isolations - {Isolation.EXCLUSIVE}),
+        gpu_millis=device_millis(row.kind, *slices_of(row)),
+        exclusive=bool(isolations & _OWNED),
+        shared=bool(isolations - _OWNED),
+        parent=row.parent.uuid if row.parent is not None else "",
     )
 
 
-def _holders(tenant_ids: Collection[uuid.UUID]) -> tuple[HolderView, ...]:
-    """Placed replicas of some tenants with what they hold. All have one priority: none may go for another."""
-    if not tenant_ids:
-        return ()
-    with scope.all_tenants():
-        live = Replica.objects.filter(tenant_id__in=tenant_ids).exclude(node=None).exclude(state=ReplicaState.STOPPED)
-        rows = list(live.select_related("deployment__endpoint").defer("log_tail", "ledger", "stats", "explanation"))
-    parts: dict[uuid.UUID, list[Holding]] = {}
-    for part in Partition.objects.filter(replica_id__in=[row.id for row in rows]).order_by("replica_id", "rank"):
-        whole = part.isolation == Isolation.EXCLUSIVE
-        parts.setdefault(part.replica_id, []).append(
+@dataclasses.dataclass(frozen=True)
+class _Books:
+    """All partitions with their owners, read once: by replica what it holds, by tenant what counts."""
+
+    holdings: Mapping[uuid.UUID, tuple[Holding, ...]]
+    millis: Mapping[uuid.UUID, int]
+    owners: Mapping[uuid.UUID, uuid.UUID]
+    bytes_of: Mapping[uuid.UUID, int]
+    millis_of: Mapping[uuid.UUID, int]
+
+
+def _books() -> _Books:
+    holdings: dict[uuid.UUID, list[Holding]] = {}
+    millis: Counter[uuid.UUID] = Counter()
+    for part in Partition.objects.select_related("device").order_by("replica_id", "rank"):
+        holdings.setdefault(part.replica_id, []).append(
             Holding(
-                device_id=part.device_id, memory_bytes=part.memory_bytes, exclusive=whole,
-                host_bytes=part.host_bytes, millicpus=part.millicpus,
+                device_id=part.device_id, memory_bytes=part.memory_bytes,
+                exclusive=part.isolation in _OWNED, host_bytes=part.host_bytes, millicpus=part.millicpus,
             )
         )  # fmt: skip
+        millis[part.replica_id] += weighted(part)
+    with scope.all_tenants():
+        owners = dict(Replica.objects.filter(id__in=holdings).values_list("id", "tenant_id"))
+    bytes_of: Counter[uuid.UUID] = Counter()
+    millis_of: Counter[uuid.UUID] = Counter()
+    for replica_id, tenant_id in owners.items():
+        bytes_of[tenant_id] += sum(holding.memory_bytes for holding in holdings[replica_id])
+        millis_of[tenant_id] += millis[replica_id]
+    return _Books({key: tuple(held) for key, held in holdings.items()}, millis, owners, bytes_of, millis_of)
+
+
+def _holders(
+    books: _Books, tenants: Mapping[uuid.UUID, TenantView], asking: Collection[uuid.UUID]
+) -> tuple[HolderView, ...]:
+    """Placed replicas of the tenants that ask and of those that borrow, and whatever is leaving."""
+    shown = {*asking, *(tenant.id for tenant in tenants.values() if tenant.borrowed(0, 0))}
+    with scope.all_tenants():
+        live = Replica.objects.filter(id__in=books.holdings).exclude(node=None)
+        wanted = live.filter(Q(tenant_id__in=shown) | Q(state=ReplicaState.DRAINING) | Q(recalled=True))
+        rows = list(wanted.select_related("deployment__endpoint").defer("log_tail", "ledger", "stats", "explanation"))
     return tuple(
         HolderView(
             replica_id=row.id,
             deployment_id=row.deployment_id,
             tenant_id=row.tenant_id,
             label=f"{row.deployment.endpoint.name}/{row.short_id}",
-            priority=0,
-            holdings=tuple(parts[row.id]),
+            priority=row.deployment.rank,
+            holdings=books.holdings[row.id],
+            endable=row.state in MAY_GIVE_WAY and not row.recalled,
+            leaving=row.state == ReplicaState.DRAINING or row.recalled,
+            gpu_millis=books.millis[row.id],
         )
         for row in sorted(rows, key=lambda each: each.id)
-        if row.id in parts
     )
 
 
-def _tenants(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, TenantView]:
-    """Quota on device memory. What a tenant may hold is all guaranteed to it: nothing is borrowed yet."""
-    found: dict[uuid.UUID, TenantView] = {}
-    for tenant in Tenant.objects.filter(id__in=tenant_ids):
-        line = next(line for line in lines_of(tenant) if line.kind is Kind.HBM_BYTES)
-        limit = line.limit.as_number()
-        found[tenant.id] = TenantView(
-            id=tenant.id, guaranteed_bytes=limit, limit_bytes=limit, held_bytes=line.used.as_number()
-        )
+def tenants_of(tenant_ids: Collection[uuid.UUID], *, and_holders: bool = False) -> dict[uuid.UUID, TenantView]:
+    """Quota of some tenants (``and_holders``: and of all who hold something) with what they hold."""
+    return _tenants(_books(), tenant_ids, and_holders=and_holders)
+
+
+def _tenants(books: _Books, tenant_ids: Collection[uuid.UUID], *, and_holders: bool) -> dict[uuid.UUID, TenantView]:
+    wanted = {*tenant_ids, *(books.bytes_of if and_holders else ())}
+    with scope.all_tenants():
+        every = list(TenantQuota.objects.select_related("group"))
+    rows = {row.tenant_id: row for row in every}
+    members: dict[uuid.UUID, list[TenantQuota]] = {}
+    for row in every:
+        if row.group_id is not None:
+            members.setdefault(row.group_id, []).append(row)
+    found = {}
+    for tenant_id in wanted:
+        terms = rows.get(tenant_id) or TenantQuota(tenant_id=tenant_id, **defaults())
+        beside = members.get(terms.group_id, []) if terms.group_id is not None else []
+        size = _line(terms, "hbm_bytes", books.bytes_of, beside)
+        gpus = _line(terms, "gpu_millis", books.millis_of, beside)
+        found[tenant_id] = TenantView(
+            id=tenant_id, guaranteed_bytes=size[0], limit_bytes=size[1], held_bytes=books.bytes_of.get(tenant_id, 0),
+            guaranteed_millis=gpus[0], limit_millis=gpus[1], held_millis=books.millis_of.get(tenant_id, 0),
+            weight=terms.over_quota_weight,
+        )  # fmt: skip
     return found
+
+
+def _line(
+    terms: TenantQuota, name: str, held: Mapping[uuid.UUID, int], beside: Collection[TenantQuota]
+) -> tuple[int, int]:
+    """Guarantee and limit of one kind; the limit as far as the group allows it now."""
+    used = Amount.of(held.get(terms.tenant_id, 0))
+    own = Amount.limit(getattr(terms, name))
+    group = terms.group
+    above = Amount.limit(getattr(group, name)) if group is not None else UNLIMITED
+    together = Amount.of(sum(held.get(member.tenant_id, 0) for member in beside))
+    limit = own if above.unlimited else own.least(used.plus(above.left_after(together)))
+    firm = Amount.limit(getattr(terms, f"guaranteed_{name}"))
+    firm = firm if firm.unlimited else firm.least(own).least(above)
+    return firm.as_number(), limit.as_number()
 
 
 def _isolations() -> dict[uuid.UUID, frozenset[str]]:

@@ -3,9 +3,11 @@
 A replica may end when
 - it has a lower priority than the one that asks, and belongs to the same tenant; or
 - its tenant keeps its whole guarantee without it (what it holds above that is borrowed), and it has a lower priority,
-  or the tenant that asks stays within its own guarantee and the priority is no higher.
+  or the tenant that asks stays within its own guarantee and the priority is no higher,
+  or it borrows less afterwards, by weight, than the other still does, and the priority is no higher.
 The guarantee of another tenant is never touched. Of all nodes the one is taken where the least important, fewest and
-smallest go; those that find a place elsewhere are moved, the others end.
+smallest go; those that find a place elsewhere are moved, the others end. What is leaving already is waited for before
+anybody goes.
 """
 
 import dataclasses
@@ -15,24 +17,31 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from scheduling.answers import Ask
 from scheduling.bins import NEVER, Bin
 from scheduling.board import Board, Spot
-from scheduling.need import Need
-from scheduling.snapshot import HolderView, TenantView
+from scheduling.need import Need, charge
+from scheduling.snapshot import UNLIMITED, HolderView, TenantView
 
 Standing = tuple[int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Relief:
-    """``moves`` find a place elsewhere (node by position) and are replaced before they end; ``evicts`` just end."""
+    """``moves`` find a place elsewhere (node by id), ``evicts`` do not; ``waits`` are leaving anyway."""
 
     node_id: uuid.UUID
     need: Need
     evicts: tuple[HolderView, ...]
     moves: tuple[tuple[HolderView, uuid.UUID], ...]
+    waits: tuple[HolderView, ...] = ()
+
+    @property
+    def victims(self) -> tuple[HolderView, ...]:
+        """All who have to give way."""
+        return (*self.evicts, *(holder for holder, _node in self.moves))
 
     @property
     def replica_ids(self) -> frozenset[uuid.UUID]:
-        return frozenset(h.replica_id for h in self.evicts) | frozenset(h.replica_id for h, _node in self.moves)
+        """Of those who have to give way."""
+        return frozenset(holder.replica_id for holder in self.victims)
 
 
 def find(
@@ -47,29 +56,42 @@ def find(
     Replicas over several nodes neither go nor are helped: what one node frees says nothing about the others.
     """
     by_bin: dict[int, list[HolderView]] = {}
+    leaving: dict[int, list[HolderView]] = {}
     for holder in holders:
         spots = {board.device_position[h.device_id][0] for h in holder.holdings if h.device_id in board.device_position}
-        if len(spots) == 1 and holder.endable and holder.replica_id not in going:
-            by_bin.setdefault(spots.pop(), []).append(holder)
+        if len(spots) == 1 and holder.replica_id not in going and (holder.endable or holder.leaving):
+            (leaving if holder.leaving else by_bin).setdefault(spots.pop(), []).append(holder)
     best: tuple[Standing, int, Need, list[HolderView]] | None = None
     for need in ask.needs.values():
         if need.stages > 1:
             continue
-        for at, there in sorted(by_bin.items()):
-            victims = _victims(board, at, need, there, _Allowance(ask, need, tenants))
-            if victims:
+        entitled = _entitled(board, ask, need, tenants)
+        for at in sorted({*by_bin, *leaving}):
+            allowance = _Allowance(ask, need, tenants, entitled)
+            victims = _victims(board, at, need, by_bin.get(at, []), leaving.get(at, []), allowance)
+            if victims is not None:
                 standing = _standing(victims)
                 if best is None or (standing, at) < best[:2]:
                     best = (standing, at, need, victims)
     if best is None:
         return None
     _rank, at, need, victims = best
-    return _told_apart(board, at, need, victims)
+    return _told_apart(board, at, need, victims, leaving.get(at, []))
+
+
+def _entitled(board: Board, ask: Ask, need: Need, tenants: Mapping[uuid.UUID, TenantView]) -> bool:
+    """True when the tenant that asks stays within its guarantee, at the least that ``need`` counts of GPUs."""
+    asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+    if asking is None:
+        return False
+    ranks = need.devices * need.stages
+    costs = [charge(need, device) for each in board.bins for device in each.devices if device.kind == need.kind]
+    return asking.within_guarantee(need.total_bytes, min(costs, default=0) * ranks)
 
 
 def _standing(victims: Sequence[HolderView]) -> Standing:
     return (
-        max(v.priority for v in victims),
+        max((v.priority for v in victims), default=-1),
         len(victims),
         sum(v.priority for v in victims),
         sum(v.memory_bytes for v in victims),
@@ -79,25 +101,38 @@ def _standing(victims: Sequence[HolderView]) -> Standing:
 class _Allowance:
     """Whether one more may go, given those that go already."""
 
-    def __init__(self, ask: Ask, need: Need, tenants: Mapping[uuid.UUID, TenantView]) -> None:
+    def __init__(self, ask: Ask, need: Need, tenants: Mapping[uuid.UUID, TenantView], entitled: bool) -> None:
         self._ask = ask
         self._tenants = tenants
-        asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        self._entitled = asking is not None and asking.within_guarantee(need.total_bytes)
-        self._released: dict[uuid.UUID, int] = {}
+        self._asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        self._more, self._entitled = need.total_bytes, entitled
+        self._released: dict[uuid.UUID, tuple[int, int]] = {}
 
     def allows(self, holder: HolderView) -> bool:
         lower = holder.priority < self._ask.priority
         if holder.tenant_id == self._ask.tenant_id:
             return lower
         tenant = self._tenants.get(holder.tenant_id)
-        released = self._released.get(holder.tenant_id, 0) + holder.memory_bytes
-        if tenant is None or not tenant.borrowed(released):
+        released = self._with(holder)
+        if tenant is None or not tenant.borrowed(*released):
             return False
-        return lower or (self._entitled and holder.priority <= self._ask.priority)
+        if lower or holder.priority > self._ask.priority:
+            return lower
+        return self._entitled or self._borrows_less(tenant, released[0])
 
     def goes(self, holder: HolderView) -> None:
-        self._released[holder.tenant_id] = self._released.get(holder.tenant_id, 0) + holder.memory_bytes
+        self._released[holder.tenant_id] = self._with(holder)
+
+    def _with(self, holder: HolderView) -> tuple[int, int]:
+        """Bytes and thousandths of a GPU that its tenant would have released then."""
+        size, millis = self._released.get(holder.tenant_id, (0, 0))
+        return size + holder.memory_bytes, millis + holder.gpu_millis
+
+    def _borrows_less(self, tenant: TenantView, released: int) -> bool:
+        """Once all is done the one that asks is no further above its guarantee: it cannot be taken back likewise."""
+        if self._asking is None or tenant.guaranteed_bytes == UNLIMITED or not self._asking.weight:
+            return False
+        return self._asking.over_share(self._more) <= tenant.over_share(-released)
 
 
 def reserve(board: Board, found: Relief) -> None:
@@ -107,7 +142,7 @@ def reserve(board: Board, found: Relief) -> None:
     """
     at = board.position[found.node_id]
     before = board.views([at])[at]
-    for holder in (*found.evicts, *(holder for holder, _node in found.moves)):
+    for holder in (*found.waits, *found.victims):
         remove(board.bins[at], board, holder)
     board.take(Spot(at, board.bins[at].cheapest(found.need)[1]), found.need)
     node, devices = board.views([at])[at]
@@ -131,11 +166,24 @@ def reserve(board: Board, found: Relief) -> None:
 
 
 def _victims(
-    board: Board, at: int, need: Need, holders: Sequence[HolderView], allowance: _Allowance
-) -> list[HolderView]:
-    """The fewest of ``holders`` without which ``need`` fits on the node; none when that is not enough."""
+    board: Board,
+    at: int,
+    need: Need,
+    holders: Sequence[HolderView],
+    leaving: Sequence[HolderView],
+    allowance: _Allowance,
+) -> list[HolderView] | None:
+    """The fewest of ``holders`` without which, and without those ``leaving``, ``need`` fits on the node.
+
+    ``None`` when that is not enough; nobody when it is enough to wait.
+    """
     before = board.views([at])
+    for gone in leaving:
+        remove(board.bins[at], board, gone)
+    empty = board.views([at])
     try:
+        if leaving and _fits(board.bins[at], need):
+            return []
         going: list[HolderView] = []
         for holder in sorted(holders, key=lambda h: (h.priority, -h.memory_bytes, h.replica_id)):
             if not allowance.allows(holder):
@@ -144,8 +192,8 @@ def _victims(
             remove(board.bins[at], board, holder)
             going.append(holder)
             if _fits(board.bins[at], need):
-                return _fewer(board, at, need, going, lambda: board.restore(before))
-        return []
+                return _fewer(board, at, need, going, lambda: board.restore(empty))
+        return None
     finally:
         board.restore(before)
 
@@ -193,12 +241,14 @@ def remove(each: Bin, board: Board, holder: HolderView) -> None:
     each.refresh()
 
 
-def _told_apart(board: Board, at: int, need: Need, victims: Sequence[HolderView]) -> Relief:
+def _told_apart(
+    board: Board, at: int, need: Need, victims: Sequence[HolderView], leaving: Sequence[HolderView]
+) -> Relief:
     """Who of the victims finds a place elsewhere, once the one that asks has theirs."""
     before = board.views(range(len(board.bins)) if len(victims) > 1 else [at])
     evicts, moves = [], []
     try:
-        for victim in victims:
+        for victim in (*leaving, *victims):
             remove(board.bins[at], board, victim)
         board.changed.append(at)
         board.take(Spot(at, board.bins[at].cheapest(need)[1]), need)
@@ -214,7 +264,7 @@ def _told_apart(board: Board, at: int, need: Need, victims: Sequence[HolderView]
                 evicts.append(victim)
     finally:
         board.restore(before)
-    return Relief(board.bins[at].node.id, need, tuple(evicts), tuple(moves))
+    return Relief(board.bins[at].node.id, need, tuple(evicts), tuple(moves), tuple(leaving))
 
 
 def need_of(board: Board, holder: HolderView) -> Need:

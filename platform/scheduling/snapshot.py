@@ -5,6 +5,7 @@ instance is a device of its own with ``parent``; whole GPUs that are cut are not
 """
 
 import dataclasses
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Final
@@ -49,7 +50,8 @@ class DeviceView:
     """A device or a MIG instance; ``exclusive`` when somebody has all of it, ``shared`` when somebody has a part.
 
     ``link_domain`` names the devices that reach each other over NVLink; "" is none. ``parent`` is the GPU of a MIG
-    instance. On a ``stand_in`` no engine runs: it is simulated, and so is what runs there.
+    instance. ``gpu_millis`` is what it counts of a GPU (0: a CPU). On a ``stand_in`` no engine runs: it is simulated,
+    and so is what runs there.
     """
 
     id: uuid.UUID
@@ -69,6 +71,7 @@ class DeviceView:
     link_domain: str = ""
     parent: str = ""
     stand_in: bool = False
+    gpu_millis: int = 0
 
     @property
     def free_bytes(self) -> int:
@@ -97,7 +100,10 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HolderView:
-    """A replica that has a place. Of those that may be taken away for others, the lowest ``priority`` goes first."""
+    """A replica that has a place. Of those that may be taken away for others, the lowest ``priority`` goes first.
+
+    One that is ``leaving`` ends anyway. ``gpu_millis``: what it counts of GPUs.
+    """
 
     replica_id: uuid.UUID
     deployment_id: uuid.UUID
@@ -106,6 +112,8 @@ class HolderView:
     priority: int
     holdings: tuple[Holding, ...]
     endable: bool = True
+    leaving: bool = False
+    gpu_millis: int = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -115,28 +123,52 @@ class HolderView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TenantView:
-    """Device memory of a tenant: what nobody may take from it, what it may not exceed, what it holds. -1: unlimited."""
+    """Device memory and GPUs (thousandths) of a tenant: what nobody may take from it, what it may not exceed, what it
+    holds. -1: unlimited; a guarantee without a limit promises all that it holds. ``weight`` counts above guarantees.
+    """
 
     id: uuid.UUID
     guaranteed_bytes: int
     limit_bytes: int
     held_bytes: int
+    guaranteed_millis: int = UNLIMITED
+    limit_millis: int = UNLIMITED
+    held_millis: int = 0
+    weight: int = 100
 
-    def holding(self, more: int) -> "TenantView":
-        """The tenant once it holds ``more`` bytes."""
-        return dataclasses.replace(self, held_bytes=self.held_bytes + more)
+    def holding(self, more: int, millis: int = 0) -> "TenantView":
+        """The tenant once it holds ``more`` bytes and ``millis`` of GPUs."""
+        return dataclasses.replace(self, held_bytes=self.held_bytes + more, held_millis=self.held_millis + millis)
 
-    def within_limit(self, more: int) -> bool:
-        """True when it may hold ``more`` bytes."""
-        return self.limit_bytes == UNLIMITED or self.held_bytes + more <= self.limit_bytes
+    def within_limit(self, more: int, millis: int = 0) -> bool:
+        """True when it may hold that much more."""
+        return (self.limit_bytes == UNLIMITED or self.held_bytes + more <= self.limit_bytes) and (
+            not millis or self.limit_millis == UNLIMITED or self.held_millis + millis <= self.limit_millis
+        )
 
-    def within_guarantee(self, more: int) -> bool:
-        """True when it may hold ``more`` bytes without borrowing."""
-        return self.guaranteed_bytes == UNLIMITED or self.held_bytes + more <= self.guaranteed_bytes
+    def within_guarantee(self, more: int, millis: int = 0) -> bool:
+        """True when it may hold that much more without borrowing."""
+        return (self.guaranteed_bytes == UNLIMITED or self.held_bytes + more <= self.guaranteed_bytes) and (
+            not millis or self.guaranteed_millis == UNLIMITED or self.held_millis + millis <= self.guaranteed_millis
+        )
 
-    def borrowed(self, released: int) -> bool:
-        """True when it would still hold its whole guarantee without ``released`` bytes: they are borrowed."""
-        return self.guaranteed_bytes != UNLIMITED and self.held_bytes - released >= self.guaranteed_bytes
+    def borrowed(self, released: int, millis: int = 0) -> bool:
+        """True when it would still hold its whole guarantee without ``released`` bytes and ``millis``: all borrowed.
+
+        What has no guarantee of its own says nothing; where nothing has one, nothing is borrowed.
+        """
+        if self.guaranteed_bytes == self.guaranteed_millis == UNLIMITED:
+            return False
+        return (self.guaranteed_bytes == UNLIMITED or self.held_bytes - released >= self.guaranteed_bytes) and (
+            self.guaranteed_millis == UNLIMITED or self.held_millis - millis >= self.guaranteed_millis
+        )
+
+    def over_share(self, more: int) -> float:
+        """Bytes that it would hold above its guarantee with ``more`` (may be negative), by its weight."""
+        if self.guaranteed_bytes == UNLIMITED:
+            return 0.0
+        over = max(0, self.held_bytes + more - self.guaranteed_bytes)
+        return over / self.weight if self.weight else (math.inf if over else 0.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,19 @@ class Sticky(models.TextChoices):
     HEADER = "header", _("the header x-millpond-sticky")
 
 
+class Priority(models.TextChoices):
+    """Who gives way when there is not room for all: the lower goes for the higher."""
+
+    LOW = "low", _("low: gives way first")
+    NORMAL = "normal", _("normal")
+    HIGH = "high", _("high: takes the place of lower ones")
+
+    @property
+    def rank(self) -> int:
+        """The order, 0 for the lowest."""
+        return list(Priority).index(self)
+
+
 class Endpoint(models.Model):
     """A name that clients call. ``slo`` holds ``ttft_p95_ms``, ``itl_p95_ms``, ``e2e_p95_ms``, ``error_rate``."""
 
@@ -101,6 +114,7 @@ class Deployment(models.Model):
     desired_replicas = models.PositiveSmallIntegerField(validators=[MaxValueValidator(MAX_REPLICAS)])
     weight = models.PositiveSmallIntegerField(default=100, validators=[MaxValueValidator(MAX_WEIGHT)])
     drain_seconds = models.PositiveIntegerField(default=30, validators=[MaxValueValidator(MAX_DRAIN_SECONDS)])
+    priority = models.CharField(max_length=8, choices=Priority, default=Priority.NORMAL)
     generation = models.BigIntegerField(default=1)
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=254)
@@ -113,10 +127,16 @@ class Deployment(models.Model):
             models.CheckConstraint(condition=Q(desired_replicas__lte=MAX_REPLICAS), name="deployment_replicas_bounded"),
             models.CheckConstraint(condition=Q(weight__lte=MAX_WEIGHT), name="deployment_weight_bounded"),
             models.CheckConstraint(condition=Q(state__in=DeploymentState.values), name="deployment_state_known"),
+            models.CheckConstraint(condition=Q(priority__in=Priority.values), name="deployment_priority_known"),
         ]
 
     def __str__(self) -> str:
         return str(self.id)
+
+    @property
+    def rank(self) -> int:
+        """Its priority as a number; higher is more important."""
+        return Priority(self.priority).rank
 
 
 class Replica(models.Model):

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from django.db.models import Count, Prefetch, Q, QuerySet, Sum
 
 from fleet.holders import Holder
-from fleet.models import Partition
+from fleet.models import Device, Isolation, Partition
 from kernel import scope
+from quotas import usage, weights
+from quotas.amount import Amount, Kind
 from serving import conditions
 from serving.conditions import Facts, Health
 from serving.models import Deployment, Endpoint, Grant, Replica
@@ -181,6 +183,52 @@ def device_bytes_held(tenant: Tenant) -> int:
         return int(
             Partition.objects.filter(replica_id__in=replica_ids).aggregate(total=Sum("memory_bytes"))["total"] or 0
         )
+
+
+def gpu_millis_held(tenant: Tenant) -> int:
+    """Thousandths of a GPU that the tenant's replicas hold, by slice: what the quota counts."""
+    with scope.tenant(tenant.id):
+        replica_ids = Replica.objects.values("id")
+        parts = Partition.objects.select_related("device").filter(replica_id__in=replica_ids)
+        return sum(weighted(part) for part in parts)
+
+
+def weighted(part: Partition) -> int:
+    """Thousandths of a GPU that a partition (with its device at hand) counts."""
+    device = part.device
+    return weights.part_millis(
+        weights.device_millis(device.kind, *slices_of(device)),
+        part.memory_bytes,
+        device.memory_bytes,
+        whole=part.isolation in (Isolation.EXCLUSIVE, Isolation.MIG),
+    )
+
+
+def holdings(tenant: Tenant) -> list[usage.Held]:
+    """What each deployment of ``tenant`` holds of devices."""
+    with scope.tenant(tenant.id):
+        replicas = Replica.objects.select_related("deployment__endpoint").exclude(state=ReplicaState.STOPPED)
+        rows = {row.id: row.deployment for row in replicas.defer("log_tail", "explanation", "ledger", "stats")}
+    found: dict[uuid.UUID, dict[Kind, int]] = {}
+    for part in Partition.objects.select_related("device").filter(replica_id__in=rows):
+        amounts = found.setdefault(rows[part.replica_id].id, {Kind.GPU_MILLIS: 0, Kind.HBM_BYTES: 0})
+        amounts[Kind.GPU_MILLIS] += weighted(part)
+        amounts[Kind.HBM_BYTES] += part.memory_bytes
+    deployments = {deployment.id: deployment for deployment in rows.values()}
+    return [
+        usage.Held(
+            label=deployments[key].endpoint.name,
+            priority=deployments[key].rank,
+            amounts={kind: Amount.of(number) for kind, number in amounts.items()},
+        )
+        for key, amounts in found.items()
+    ]
+
+
+def slices_of(device: Device) -> tuple[int, int]:
+    """Compute slices of a MIG instance and of the GPU it is cut from; (0, 7) for a device that is whole."""
+    facts = device.facts
+    return int(facts.get("compute_slices") or 0), int(facts.get("of_slices") or weights.SLICES)
 
 
 def replica_counts(tenant: Tenant) -> dict[str, int]:

@@ -23,6 +23,7 @@ class NeedOut(serializers.Serializer[Any]):
     weights_bytes = serializers.IntegerField()
     kv_floor_bytes = serializers.IntegerField()
     kv_bytes_per_token = serializers.IntegerField()
+    transfer_bytes = serializers.IntegerField()
     workspace_bytes = serializers.IntegerField()
     context_bytes = serializers.IntegerField()
     headroom_bytes = serializers.IntegerField(help_text="Kept free above the critical watermark.")

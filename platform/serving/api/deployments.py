@@ -54,7 +54,7 @@ class DeploymentView(OnDeployment):
 
     @extend_schema(
         operation_id="deployments_update",
-        summary="Scale a deployment or change its share of the traffic",
+        summary="Scale a deployment, change its share of the traffic or its priority",
         request=DeploymentPatch,
         responses=DeploymentDetailOut,
     )

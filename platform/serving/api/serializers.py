@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from serving import selectors
 from serving.conditions import Health
-from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint, Grant, Sticky
+from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint, Grant, Priority, Sticky
 from serving.selectors import DeploymentDetail, PlacedReplica
 from serving.services.deployments import DEFAULT_DRAIN_SECONDS, DEFAULT_WEIGHT
 from telemetry.series import METRICS, Point
@@ -118,6 +118,10 @@ class DeploymentIn(serializers.Serializer[Any]):
     )
     weight = serializers.IntegerField(min_value=0, max_value=MAX_WEIGHT, default=DEFAULT_WEIGHT)
     drain_seconds = serializers.IntegerField(min_value=0, max_value=MAX_DRAIN_SECONDS, default=DEFAULT_DRAIN_SECONDS)
+    priority = serializers.ChoiceField(
+        choices=Priority.values, required=False,
+        help_text="Who gives way when there is not room for all; high is for the tenant's admins.",
+    )  # fmt: skip
 
 
 class DeploymentPatch(serializers.Serializer[Any]):
@@ -125,6 +129,7 @@ class DeploymentPatch(serializers.Serializer[Any]):
 
     replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
     weight = serializers.IntegerField(min_value=0, max_value=MAX_WEIGHT, required=False)
+    priority = serializers.ChoiceField(choices=Priority.values, required=False)
 
 
 class RevisionOut(serializers.Serializer[Any]):
@@ -203,7 +208,7 @@ class DeploymentOut(serializers.ModelSerializer[Deployment]):
         model = Deployment
         fields = [
             "id", "endpoint", "model", "version", "revision", "wanted", "state", "sentence", "desired_replicas",
-            "ready_replicas", "weight", "drain_seconds", "generation", "created_at", "created_by",
+            "ready_replicas", "weight", "priority", "drain_seconds", "generation", "created_at", "created_by",
         ]  # fmt: skip
 
     def _health(self, row: Deployment) -> Health:

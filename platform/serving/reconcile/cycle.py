@@ -21,7 +21,7 @@ from ledger.record import record, record_move
 from serving.models import Deployment, Replica
 from serving.reconcile import plan as planning
 from serving.reconcile.plan import Do, ReplicaView, Step
-from serving.states import REPLICA, RUNNING_ON_NODE, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
+from serving.states import MAY_GIVE_WAY, REPLICA, RUNNING_ON_NODE, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,11 @@ LOOP: Final = "serving.reconcile"
 WAKE: Final = "serving.changed"
 #: Outbox topic: replicas wait for a place.
 UNPLACED: Final = "serving.unplaced"
+#: Where the explanation of a replica that waits says why its predecessor had to go.
+GAVE_WAY: Final = "gave_way"
 ACTOR: Final = system("serving.reconcile")
+#: Partitions of devices that replicas are to leave; a MIG instance is as sick as its GPU.
+_ON_SICK_DEVICE: Final = Q(device__state__in=SICK) | Q(device__parent__state__in=SICK)
 
 
 def settle(deployment: Deployment, changes: Changes) -> None:
@@ -54,6 +58,28 @@ def settle(deployment: Deployment, changes: Changes) -> None:
             _finish(deployment, changes)
 
 
+def give_way(deployment: Deployment, going: Mapping[uuid.UUID, tuple[str, str]], changes: Changes) -> int:
+    """Let replicas of a deployment, whose row the caller has locked, end for others; return how many do.
+
+    ``going`` has a reason and a sentence for each. They finish what they do; successors wait for a place at once, and
+    say why. Those that have left or are not placed any more are let be.
+    """
+    with scope.tenant(deployment.tenant_id):
+        told = ""
+        drained = 0
+        for replica in _locked_replicas(deployment):
+            if replica.id in going and replica.state in MAY_GIVE_WAY and not replica.recalled:
+                reason, told = going[replica.id]
+                _drain(replica, Step(replica.id, Do.DRAIN, reason, told), changes)
+                drained += 1
+        known = set(Replica.objects.filter(deployment=deployment).values_list("id", flat=True))
+        settle(deployment, changes)
+        if told:
+            made = Replica.objects.filter(deployment=deployment, state=ReplicaState.PENDING).exclude(id__in=known)
+            made.update(message=told, explanation={GAVE_WAY: told})
+    return drained
+
+
 def _locked_replicas(deployment: Deployment) -> list[Replica]:
     """The replicas as they are, and stay: neither a report nor a placement moves one while the plan is carried out.
 
@@ -67,8 +93,9 @@ def _locked_replicas(deployment: Deployment) -> list[Replica]:
 
 def _sick_devices(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Device]:
     """By replica, a device that it has to leave; a dead one first."""
-    parts = Partition.objects.select_related("device").filter(replica_id__in=replica_ids, device__state__in=SICK)
-    return {part.replica_id: part.device for part in parts.order_by("device__dead", "rank")}
+    parts = Partition.objects.select_related("device__parent").filter(_ON_SICK_DEVICE, replica_id__in=replica_ids)
+    found = ((part.replica_id, part.device.parent or part.device) for part in parts.order_by("rank"))
+    return dict(sorted(found, key=lambda pair: pair[1].dead))
 
 
 def run() -> int:
@@ -88,7 +115,7 @@ def _needing() -> list[uuid.UUID]:
         Q(replicas__state__in=[ReplicaState.FAILED, ReplicaState.UNREACHABLE, ReplicaState.DRAINING])
         | Q(replicas__node__state__in=[NodeState.LOST, NodeState.DRAINING, NodeState.DRAINED, NodeState.REMOVED])
         | Q(
-            replicas__id__in=Partition.objects.filter(device__state__in=SICK).values("replica_id"),
+            replicas__id__in=Partition.objects.filter(_ON_SICK_DEVICE).values("replica_id"),
             replicas__state__in=RUNNING_ON_NODE,
         )
         | Q(replicas__state=ReplicaState.STOPPED, replicas__state_changed_at__lt=clock.now() - planning.KEEP_STOPPED)
@@ -264,6 +291,8 @@ def gone(replica: Replica, step_reason: str, changes: Changes) -> None:
     changes.node(_node_of(replica))
     changes.wake(WAKE)
     step = Step(replica.id, Do.DRAIN, step_reason, "Stopped; its node has confirmed it.")
+    if replica.reason == planning.DEVICE_FAULT:  # why it had to go is what its owner wants to read
+        step = Step(replica.id, Do.DRAIN, replica.reason, replica.message)
     _move(replica, ReplicaState.STOPPED, step, changes, address="", progress=None)
 
 

@@ -25,6 +25,8 @@ PATIENCE: Final = datetime.timedelta(seconds=15)
 KEEP_STOPPED: Final = datetime.timedelta(hours=1)
 KEEP_STOPPED_AT_MOST: Final = 10
 BACKOFF_LIMIT_SECONDS: Final = 300
+#: Reason of a replica that leaves, or left, a device that went bad.
+DEVICE_FAULT: Final = "DeviceFault"
 
 
 class Do(enum.StrEnum):
@@ -166,7 +168,7 @@ def _leave(leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], targe
 
 def _goodbye(replica: ReplicaView) -> Step:
     if replica.sick:
-        return Step(replica.id, Do.DRAIN, "DeviceFault", replica.sick)
+        return Step(replica.id, Do.DRAIN, DEVICE_FAULT, replica.sick)
     return Step(replica.id, Do.DRAIN, "NodeDraining", "Its node is being drained.")
 
 

@@ -16,7 +16,7 @@ from kernel.conflicts import retry_on_conflict
 from ledger.record import record, record_move
 from quotas.services import require as require_quota
 from serving.errors import DeploymentDeleting
-from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint
+from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint, Priority
 from serving.reconcile import cycle
 from serving.services.endpoints import add_endpoint, check_name
 from serving.states import DEPLOYMENT, DeploymentState
@@ -41,11 +41,13 @@ def deploy_version(
     replicas: int,
     weight: int = DEFAULT_WEIGHT,
     drain_seconds: int = DEFAULT_DRAIN_SECONDS,
+    priority: str | None = None,
 ) -> Deployment:
     """Deploy a version (number or alias) of a model under ``config``: makes the revision, then :func:`deploy`."""
     access.require(actor, Permission.DEPLOY, tenant.id)
     check_name(endpoint_name)
     _check_numbers(replicas, weight, drain_seconds)
+    _check_priority(actor, tenant, priority)
     with transaction.atomic():
         found = access_version(actor, tenant, access_model(actor, tenant, model), version)
         revision = make_revision(actor=actor, tenant=tenant, version=found, config=config)
@@ -57,6 +59,7 @@ def deploy_version(
             replicas=replicas,
             weight=weight,
             drain_seconds=drain_seconds,
+            priority=priority,
         )
 
 
@@ -70,8 +73,11 @@ def deploy(
     replicas: int,
     weight: int = DEFAULT_WEIGHT,
     drain_seconds: int = DEFAULT_DRAIN_SECONDS,
+    priority: str | None = None,
 ) -> Deployment:
     """Serve ``revision`` behind an endpoint, which is made when it is missing; its replicas are pending at once.
+
+    Without a ``priority`` it has that of what serves there already.
 
     Raises:
         errors.QuotaExceeded: the tenant may not hold that many replicas.
@@ -79,6 +85,7 @@ def deploy(
     access.require(actor, Permission.DEPLOY, tenant.id)
     check_name(endpoint_name)
     _check_numbers(replicas, weight, drain_seconds)
+    _check_priority(actor, tenant, priority)
     if revision.tenant_id != tenant.id:
         raise errors.NotFound(
             f"There is no revision {revision.id} in tenant {tenant.slug!r}.", code="revision_not_found"
@@ -94,6 +101,7 @@ def deploy(
         endpoint = Endpoint.objects.select_for_update(no_key=True).filter(name=endpoint_name).first()
         if endpoint is None:
             endpoint = add_endpoint(actor, tenant, endpoint_name, {}, changes)
+        level = priority or _inherited(endpoint)
         deployment = Deployment.objects.create(
             tenant=tenant,
             endpoint=endpoint,
@@ -101,6 +109,7 @@ def deploy(
             desired_replicas=replicas,
             weight=weight,
             drain_seconds=drain_seconds,
+            priority=level,
             state_changed_at=now,
             created_at=now,
             created_by=actor.label,
@@ -109,7 +118,7 @@ def deploy(
             actor,
             deployment,
             "deployment.created",
-            {"replicas": replicas, "weight": weight, "revision": str(revision.id)},
+            {"replicas": replicas, "weight": weight, "revision": str(revision.id), "priority": level},
         )
         _follow_up(deployment, changes)
     return deployment
@@ -117,26 +126,47 @@ def deploy(
 
 @retry_on_conflict
 def scale(
-    *, actor: Actor, tenant: Tenant, deployment: Deployment, replicas: int | None = None, weight: int | None = None
+    *,
+    actor: Actor,
+    tenant: Tenant,
+    deployment: Deployment,
+    replicas: int | None = None,
+    weight: int | None = None,
+    priority: str | None = None,
 ) -> Deployment:
-    """Change the number of replicas, the share of the traffic, or both; ``None`` leaves as it is."""
+    """Change the number of replicas, the share of the traffic, the priority; ``None`` leaves as it is.
+
+    Raises:
+        errors.QuotaExceeded: the tenant may not hold that many replicas.
+        errors.Forbidden: only a tenant's admins let a deployment take the places of others (``high``).
+    """
     access.require(actor, Permission.DEPLOY, tenant.id)
+    if priority is not None:
+        _check_priority(actor, tenant, priority)
     with transaction.atomic(), scope.tenant(tenant.id):
         fresh = _locked(deployment)
         wanted = fresh.desired_replicas if replicas is None else replicas
         share = fresh.weight if weight is None else weight
         _check_numbers(wanted, share, fresh.drain_seconds)
-        if (wanted, share) == (fresh.desired_replicas, fresh.weight):
+        level = fresh.priority if priority is None else priority
+        numbers = (fresh.desired_replicas, fresh.weight)
+        if (wanted, share) == numbers and level == fresh.priority:
             return fresh
         if fresh.state == DeploymentState.RUNNING and wanted > fresh.desired_replicas:
             require_quota(tenant, replicas=wanted - fresh.desired_replicas)
-        before = {"replicas": fresh.desired_replicas, "weight": fresh.weight}
+        before, was = {"replicas": fresh.desired_replicas, "weight": fresh.weight}, fresh.priority
         Deployment.objects.filter(id=fresh.id).update(
-            desired_replicas=wanted, weight=share, generation=F("generation") + 1
+            desired_replicas=wanted, weight=share, priority=level, generation=F("generation") + 1
         )
         fresh.refresh_from_db()
-        _note(actor, fresh, "deployment.scaled", {"before": before, "after": {"replicas": wanted, "weight": share}})
-        _follow_up(fresh, Changes())
+        if (wanted, share) != numbers:
+            after = {"replicas": wanted, "weight": share}
+            _note(actor, fresh, "deployment.scaled", {"before": before, "after": after})
+        changes = Changes()
+        if level != was:
+            _note(actor, fresh, "deployment.prioritized", {"before": was, "after": level})
+            changes.wake(cycle.UNPLACED)
+        _follow_up(fresh, changes)
     return fresh
 
 
@@ -184,6 +214,23 @@ def _locked(deployment: Deployment, *, deleting_is_fine: bool = False) -> Deploy
     if fresh.state == DeploymentState.DELETING and not deleting_is_fine:
         raise DeploymentDeleting("The deployment is being deleted; make a new one.")
     return fresh
+
+
+def _inherited(endpoint: Endpoint) -> str:
+    """The priority of what serves behind the endpoint: a successor is not to be pushed out before it leads."""
+    there = Deployment.objects.filter(endpoint=endpoint, state=DeploymentState.RUNNING)
+    ranks = [Priority(value) for value in there.values_list("priority", flat=True)]
+    return max(ranks, key=lambda each: each.rank).value if ranks else Priority.NORMAL.value
+
+
+def _check_priority(actor: Actor, tenant: Tenant, priority: str | None) -> None:
+    """A ``high`` deployment takes the places of others: that is for those who answer for the whole tenant."""
+    if priority is None:
+        return
+    if priority not in Priority.values:
+        raise errors.InvalidInput(f"priority is one of {', '.join(Priority.values)}.", data={"field": "priority"})
+    above = Priority(priority) is Priority.HIGH
+    access.require(actor, Permission.PRIORITIZE if above else Permission.DEPLOY, tenant.id)
 
 
 def _check_numbers(replicas: int, weight: int, drain_seconds: int) -> None:

@@ -225,7 +225,7 @@ def test_tables_cost_the_same_for_one_and_for_many(tenant, version, django_asser
     # grants, prices, and two savepoint statements
     with django_assert_num_queries(12):
         gate.routes()
-    with django_assert_num_queries(7):  # credential, savepoint (two), generation, replicas, partitions, files
+    with django_assert_num_queries(8):  # credential, savepoint (two), generation, layouts, replicas, partitions, files
         node.assignments()
 
 

@@ -12,6 +12,8 @@ from runtime.wire.routes import AdaptiveLimit, Ejection
 from serving import services as serving
 from serving.events import events_of
 from serving.models import Replica
+from tenants import services
+from tenants.models import ApiKey
 from tests.build import catalog
 from tests.build.controlplane import actor_for, client_for, make_tenant, make_user, owner_of
 from tests.build.machines import FakeGateway
@@ -86,6 +88,27 @@ def test_gateways_that_are_gone_are_not_waited_for():
     assert revocation.look(generations.current(generations.ROUTES)).silent == ()
 
 
+def test_what_the_transaction_took_comes_off_the_wait(monkeypatch):
+    tenant = make_tenant("acme")
+    owner = owner_of(tenant)
+    made = client_for(owner).post("/api/v1/tenants/acme/keys", {"name": "k"}, format="json").json()
+    gateways("one")
+    time, unhurried = Time(), services.revoke_api_key
+
+    def slow(**about):
+        time.now += 1.5
+        return unhurried(**about)
+
+    monkeypatch.setattr(services, "revoke_api_key", slow)
+    with scope.tenant(tenant.id):
+        key = ApiKey.objects.get(id=made["id"])
+    done, found = revocation.revoke(
+        actor=actor_for(owner), tenant=tenant, key=key, monotonic=time.monotonic, sleep=time.sleep
+    )
+    assert (done.revoked_at is not None, found.waiting) == (True, ("one",))
+    assert time.now == pytest.approx(revocation.WAIT_SECONDS)
+
+
 def test_revoking_over_rest_names_the_gateways(monkeypatch):
     tenant = make_tenant("acme")
     client = client_for(owner_of(tenant))
@@ -94,7 +117,6 @@ def test_revoking_over_rest_names_the_gateways(monkeypatch):
     url = f"/api/v1/tenants/acme/keys/{made['id']}/revoke"
     assert client.get(url).json()["revocation"] is None
     monkeypatch.setattr(revocation, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(revocation.wait, "__kwdefaults__", {**revocation.wait.__kwdefaults__, "seconds": 0.0})
     first = client.post(url).json()
     assert first["revoked_at"]
     assert (first["revocation"]["acknowledged"], first["revocation"]["waiting"]) == ([], ["one", "two"])

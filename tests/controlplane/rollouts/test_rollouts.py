@@ -330,7 +330,7 @@ def test_series_and_shares_say_what_each_side_did_when(stage):
     for _ in range(3):
         stage.beat(8)
         stage.traffic(stage.baseline, 90, failed=9)
-        stage.traffic(candidate, 10, ttft=250.0)
+        stage.traffic(candidate, 10, ttft=110.0)
     stage.now += datetime.timedelta(seconds=5)
     with stage.at():
         row = stage.row(shown)
@@ -343,7 +343,7 @@ def test_series_and_shares_say_what_each_side_did_when(stage):
     assert moments[-1].planned == 10
     busy = [one for one in moments if one.baseline.requests]
     assert {one.baseline.errors / one.baseline.requests for one in busy} == {0.1}
-    assert all(245 < one.candidate.ttft.quantile(0.95) < 270 for one in busy)
+    assert all(107 < one.candidate.ttft.quantile(0.95) < 116 for one in busy)
     assert found.share == pytest.approx(0.1, abs=0.001)
     with scope.all_tenants():
         assert selectors.active_count(stage.tenant) == 1

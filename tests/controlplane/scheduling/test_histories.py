@@ -22,6 +22,16 @@ def test_nobody_is_overcommitted_and_everybody_knows_why_they_wait(block):
     assert min(seen[name] for name in ("placed", "nodes lost", "GPUs cut", "quotas changed", "evicted")) > 0
 
 
+def test_who_gives_way_is_waited_for_and_nobody_else_goes_meanwhile():
+    seen = Counter()
+    for seed in range(1000, 1040):
+        history = History(seed, drains=True)
+        history.run(20)
+        seen += history.seen
+        assert not history.broken, (seed, history.broken, history.first_wrong)
+    assert min(seen[name] for name in ("placed", "evicted")) > 0
+
+
 @pytest.mark.parametrize("seed", [5156, 5186])
 def test_what_was_cleared_for_one_is_not_taken_by_others_for_ever(seed):
     history = History(seed)

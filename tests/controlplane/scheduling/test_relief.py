@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from scheduling.plan import plan
+from scheduling.plan import MAX_VICTIMS, plan
 from tests.build.fleets import GIB, ask, gpu, holder, need, node, snapshot, tenant
 
 NEED = {"cuda": need("cuda", 40, 1, 1000)}
@@ -45,6 +45,22 @@ FREE_TENANTS = [tenant(1, -1, -1, 0), tenant(2, 0, -1, 80)]
         pytest.param([holder(1, 1, 20), holder(2, 1, 18)], [tenant(1, -1, -1, 38)], (["r1", "r2"], []),
                      id="two where one is not enough"),
         pytest.param([holder(1, 1, 10)], [tenant(1, -1, -1, 10)], None, id="nothing when it would not help"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=1)],
+                     [tenant(1, 0, -1, 0), tenant(2, 0, -1, 120)], (["r1"], []), id="from who borrows more"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=1)],
+                     [tenant(1, 0, -1, 0), tenant(2, 0, -1, 120, weight=900)], None, id="more, but by weight less"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=1)],
+                     [tenant(1, 0, -1, 0, weight=0), tenant(2, 0, -1, 120)], None, id="nothing above without a weight"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, gpu_millis=500)],
+                     [tenant(1, -1, -1, 0), tenant(2, 0, -1, 39, guaranteed_millis=500, held_millis=500)], None,
+                     id="never the guaranteed GPUs of another"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, gpu_millis=500)],
+                     [tenant(1, -1, -1, 0), tenant(2, -1, -1, 39, guaranteed_millis=0, held_millis=500)], (["r1"], []),
+                     id="GPUs above the guarantee"),
+        pytest.param([holder(1, 1, 39, leaving=True, endable=False), holder(2, 1, 39)], [tenant(1, -1, -1, 78)],
+                     ([], []), id="nobody where waiting is enough"),
+        pytest.param([holder(1, 1, 10, leaving=True, endable=False), holder(2, 1, 29)], [tenant(1, -1, -1, 39)],
+                     (["r2"], []), id="as few as needed beside what leaves anyway"),
         pytest.param([holder(1, 1, 39, endable=False)], [tenant(1, -1, -1, 39)], None, id="not what is ending already"),
     ],
 )  # fmt: skip
@@ -109,3 +125,38 @@ def test_help_names_own_replicas_and_no_others():
     (theirs,) = plan(fleet, [ask(needs=NEED, tenant_id=uuid.UUID(int=3))])
     assert "r1" not in str(theirs.explanation())
     assert "stop another replica there" in theirs.would_fit_if
+
+
+def test_a_quota_on_gpus_counts_slices_and_shares():
+    fleet = snapshot(
+        [node()],
+        [gpu(1, gib=80, gpu_millis=1000), gpu(2, gib=10, product="MIG 1g.10gb", gpu_millis=143, parent="d1")],
+        [],
+        [tenant(1, -1, -1, 0, limit_millis=250)],
+    )  # fmt: skip
+    asks = [ask(number, needs={"cuda": need("cuda", 8, 1, 500)}, tenant_id=uuid.UUID(int=1)) for number in range(4)]
+    first, second, third, fourth = plan(fleet, asks)
+    assert [bool(each.places) for each in (first, second, third, fourth)] == [True, True, False, False]
+    assert third.reason == "QuotaExceeded"
+    assert third.message.startswith("The quota on GPUs is 0.25; 0.2 are held and 0.1 more")
+    whole = ask(9, needs={"cuda": need("cuda", 8, 1, 500, whole=True)}, tenant_id=uuid.UUID(int=1))
+    (answer,) = plan(fleet, [whole])
+    assert answer.chosen.product == "MIG 1g.10gb"
+
+
+def test_those_within_their_guarantee_come_first_then_who_borrows_least_by_weight():
+    tenants = [tenant(1, 0, -1, 10), tenant(2, 40, -1, 0), tenant(3, 0, -1, 10, weight=200)]
+    fleet = snapshot([node()], [gpu(1, gib=60)], [], tenants)
+    asks = [ask(n, needs={"cuda": need("cuda", 20, 1, 500)}, tenant_id=uuid.UUID(int=n)) for n in (1, 2, 3)]
+    assert [each.ask.tenant_id.int for each in plan(fleet, asks)] == [2, 3, 1]
+    high = ask(4, needs={"cuda": need("cuda", 20, 1, 500)}, tenant_id=uuid.UUID(int=1), priority=1)
+    assert plan(fleet, [*asks, high])[0].ask is high
+
+
+def test_a_plan_never_moves_more_than_its_bound():
+    holders = [holder(n, n, 70) for n in range(1, 31)]
+    devices = [gpu(n, held_bytes=70 * GIB, shared=True) for n in range(1, 31)]
+    fleet = snapshot([node(millicpus=200_000)], devices, holders, [tenant(1, -1, -1, 2100)])
+    asks = [ask(n, needs={"cuda": need("cuda", 70, 1, 500)}, tenant_id=uuid.UUID(int=1), priority=1) for n in range(30)]
+    answers = plan(fleet, asks)
+    assert sum(len(each.relief.victims) for each in answers if each.relief) == MAX_VICTIMS

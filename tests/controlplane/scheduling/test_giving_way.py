@@ -1,0 +1,230 @@
+"""Preemption and reclaim on real rows: who goes, what they are told, and that it comes to rest."""
+
+import datetime
+import random
+
+import pytest
+
+from fleet.models import Partition
+from kernel import actors, clock, errors, scope
+from ledger.models import AuditEvent
+from quotas.amount import Amount, Kind
+from quotas.selectors import lines_of
+from quotas.services import set_quota
+from runtime.wire.devices import DeviceKind
+from scheduling import cycle, giving_way, reading
+from scheduling.plan import plan
+from serving import services
+from serving.models import Deployment, Priority, Replica
+from serving.reconcile import cycle as serving
+from tenants.roles import Role
+from tests.build import catalog
+from tests.build.controlplane import actor_for, make_member, make_tenant, owner_of
+from tests.build.machines import GIB, FakeAgent
+
+pytestmark = pytest.mark.django_db
+START = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
+#: Room for one replica of the small version and not for two.
+ONE = GIB * 7 // 10
+
+
+def agent(name="", **facts):
+    made = FakeAgent(name, **facts)
+    made.join()
+    made.report()
+    return made
+
+
+def deploy(tenant, version, endpoint, priority=None, replicas=1):
+    return services.deploy_version(
+        actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name=endpoint, model=version.model.name,
+        version=version.number, config={}, replicas=replicas, priority=priority,
+    )  # fmt: skip
+
+
+def quota(tenant, guaranteed=None, **facts):
+    firm = {} if guaranteed is None else {Kind.HBM_BYTES: Amount.limit(guaranteed)}
+    set_quota(actor=actors.system("tests"), tenant=tenant, changes={}, guaranteed=firm, **facts)
+
+
+def of(deployment):
+    with scope.all_tenants():
+        return list(Replica.objects.filter(deployment=deployment).order_by("id"))
+
+
+def states(deployment):
+    return [row.state for row in of(deployment)]
+
+
+@pytest.fixture
+def acme():
+    return make_tenant("acme")
+
+
+def test_a_lower_priority_drains_for_a_higher_one_and_waits_with_the_reason(acme):
+    version = catalog.checked_version(acme)
+    node = agent(memory_bytes=ONE)
+    low = deploy(acme, version, "batch", "low")
+    cycle.run()
+    node.cycle()
+    high = deploy(acme, version, "chat", "high")
+    cycle.run()
+    gone, next_ = of(low)
+    assert (gone.state, gone.reason) == ("draining", "Preempted")
+    assert gone.message == "It gave its place to chat, which has a higher priority."
+    assert (next_.state, next_.explanation["gave_way"]) == ("pending", gone.message)
+    (asking,) = of(high)
+    assert (asking.state, asking.reason) == ("pending", "MakingRoom")
+    assert AuditEvent.objects.filter(action="replica.draining", reason="Preempted").count() == 1
+
+    cycle.run()  # it is still draining: nobody else goes, and its own successor takes nothing
+    assert [states(low), states(high)] == [["draining", "pending"], ["pending"]]
+    node.cycle()
+    cycle.run()
+    assert [states(low), states(high)] == [["stopped", "pending"], ["assigned"]]
+    waits = of(low)[1]
+    assert waits.reason == "InsufficientDeviceMemory"
+    assert waits.message.startswith("It gave its place to chat, which has a higher priority. ")
+    serving.run()
+    cycle.run()
+    assert [states(low), states(high)] == [["stopped", "pending"], ["assigned"]]
+
+
+def two_tenants(**terms):
+    """``other`` holds the only place; ``acme`` asks for one."""
+    acme, other = make_tenant("acme"), make_tenant("other")
+    quota(other, **terms)
+    node = agent(memory_bytes=ONE)
+    borrower = deploy(other, catalog.checked_version(other), "theirs")
+    cycle.run()
+    node.cycle()
+    entitled = deploy(acme, catalog.checked_version(acme), "mine")
+    return node, borrower, entitled
+
+
+def test_what_is_borrowed_is_claimed_back_without_naming_anybody():
+    node, borrower, entitled = two_tenants(guaranteed=0)
+    cycle.run()
+    gone = of(borrower)[0]
+    assert (gone.state, gone.reason, gone.message) == ("draining", "Reclaimed", giving_way.RECLAIMED_TEXT)
+    told = str([(row.message, row.explanation) for row in of(borrower)])
+    assert [word in told for word in ("mine", "acme")] == [False, False]
+    assert "theirs" not in str([(row.message, row.explanation) for row in of(entitled)])
+    node.cycle()
+    for _ in range(3):
+        serving.run()
+        cycle.run()
+        node.cycle()
+    assert states(entitled) == ["ready"]
+    assert states(borrower) == ["stopped", "pending"]  # and does not take it back
+
+
+@pytest.mark.parametrize("terms", [{}, {"guaranteed": GIB}], ids=["all is guaranteed", "enough is guaranteed"])
+def test_what_is_guaranteed_is_never_taken(terms):
+    _node, borrower, entitled = two_tenants(**terms)
+    cycle.run()
+    assert states(borrower) == ["ready"]
+    (asking,) = of(entitled)
+    assert (asking.state, asking.reason) == ("pending", "InsufficientDeviceMemory")
+
+
+def test_a_guarantee_that_rose_since_the_plan_stops_it():
+    _node, borrower, entitled = two_tenants(guaranteed=0)
+    snapshot = reading.take(holders_of=[entitled.tenant_id])
+    (answer,) = plan(snapshot, cycle.waiting())
+    assert len(answer.relief.victims) == 1
+    quota(borrower.tenant, guaranteed=GIB)
+    assert giving_way.give_way(answer) == 0
+    assert states(borrower) == ["ready"]
+
+
+def test_a_priority_that_changed_since_the_plan_stops_it(acme):
+    version = catalog.checked_version(acme)
+    node = agent(memory_bytes=ONE)
+    low = deploy(acme, version, "batch", "low")
+    cycle.run()
+    node.cycle()
+    deploy(acme, version, "chat")
+    (answer,) = plan(reading.take(holders_of=[acme.id]), cycle.waiting())
+    services.scale(actor=actor_for(owner_of(acme)), tenant=acme, deployment=low, priority="normal")
+    assert AuditEvent.objects.get(action="deployment.prioritized").data == {"before": "low", "after": "normal"}
+    assert giving_way.give_way(answer) == 0
+    assert states(low) == ["ready"]
+
+
+def test_high_is_for_admins_and_a_successor_keeps_the_priority(acme):
+    version = catalog.checked_version(acme)
+    developer = actor_for(make_member(acme, Role.DEVELOPER))
+    common = {"tenant": acme, "endpoint_name": "chat", "model": version.model.name, "version": 1, "config": {}}
+    with pytest.raises(errors.Forbidden):
+        services.deploy_version(actor=developer, **common, replicas=0, priority="high")
+    with pytest.raises(errors.InvalidInput):
+        services.deploy_version(actor=developer, **common, replicas=0, priority="urgent")
+    first = deploy(acme, version, "chat", "high", replicas=0)
+    second = services.deploy_version(actor=developer, **common, replicas=0)
+    assert (first.priority, second.priority) == ("high", "high")
+    with pytest.raises(errors.Forbidden):
+        services.scale(actor=developer, tenant=acme, deployment=deploy(acme, version, "x"), priority="high")
+
+
+def test_gpus_are_counted_by_share_and_refused_beyond_the_quota(acme):
+    version = catalog.checked_version(acme)
+    node = agent(kind=DeviceKind.CUDA, memory_bytes=8 * GIB)
+    set_quota(actor=actors.system("tests"), tenant=acme, changes={Kind.GPU_MILLIS: Amount.of(1000)})
+    first = deploy(acme, version, "chat")
+    cycle.run()
+    node.cycle()
+    held = Partition.objects.get()
+    share = -(-1000 * held.memory_bytes // held.device.memory_bytes)
+    line = next(line for line in lines_of(acme) if line.kind is Kind.GPU_MILLIS)
+    assert (states(first), line.used.number) == (["ready"], share)
+    set_quota(actor=actors.system("tests"), tenant=acme, changes={Kind.GPU_MILLIS: Amount.of(share)})
+    second = deploy(acme, version, "more")
+    cycle.run()
+    (row,) = of(second)
+    assert (row.state, row.reason) == ("pending", "QuotaExceeded")
+    assert row.message.startswith(f"The quota on GPUs is {share / 1000:g}; {share / 1000:g} are held")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_histories_never_touch_a_guarantee_and_come_to_rest(seed):
+    draw, moment = random.Random(seed), START
+    tenants = [make_tenant(f"t{n}") for n in range(2)]
+    versions = [catalog.checked_version(tenant) for tenant in tenants]
+    with clock.frozen(moment):
+        nodes = [agent(f"n{n}", memory_bytes=ONE * 2) for n in range(2)]
+        made = []
+        for step in range(10):
+            which = draw.randrange(2)
+            if len(made) < 4 or draw.random() < 0.3:
+                made.append(deploy(tenants[which], versions[which], f"e{step}", draw.choice(Priority.values)))
+            elif draw.random() < 0.5:
+                quota(tenants[which], guaranteed=draw.choice([-1, 0, ONE, 3 * ONE]), weight=draw.choice([0, 100, 300]))
+            before = {tenant.id: reading.tenants_of([tenant.id])[tenant.id] for tenant in tenants}
+            cycle.run()
+            check_guarantees(before)
+            for node in nodes:
+                node.cycle()
+            serving.run()
+        for _ in range(8):
+            live = set(Partition.objects.values_list("replica_id", flat=True))
+            cycle.run()
+            for node in nodes:
+                node.cycle()
+            serving.run()
+        assert set(Partition.objects.values_list("replica_id", flat=True)) == live
+        with scope.all_tenants():
+            waiting = Replica.objects.filter(state="pending")
+            assert all(row.reason and row.message for row in waiting)
+            assert not Replica.objects.filter(state="draining").exists()
+            assert Deployment.objects.count() == len(made)
+
+
+def check_guarantees(before):
+    """Whoever had to give way for another tenant keeps what was guaranteed."""
+    with scope.all_tenants():
+        rows = Replica.objects.filter(state="draining", reason="Reclaimed")
+        leaving = {row.tenant_id: [each.id for each in rows if each.tenant_id == row.tenant_id] for row in rows}
+    for tenant_id, replica_ids in leaving.items():
+        going = sum(Partition.objects.filter(replica_id__in=replica_ids).values_list("memory_bytes", flat=True))
+        assert before[tenant_id].borrowed(going)
