@@ -27,6 +27,7 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "words": words.for_scripts(),
         "here_url": request.get_full_path(),
         "gateway_url": settings.GATEWAY_URL,
+        "currency": settings.CURRENCY,
     }
     if place is not None:
         context |= _around(place, _section(request))

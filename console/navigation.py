@@ -40,6 +40,7 @@ TENANT: Final[tuple[Group, ...]] = (
         (
             Link("models", "models", "models", _("Models"), "models"),
             Link("deployments", "deployments", "deployments", _("Deployments"), "deployments"),
+            Link("rollouts", "rollouts", "rollouts", _("Rollouts"), "rollouts"),
             Link("playground", "playground", "playground", _("Playground")),
         ),
     ),

@@ -44,6 +44,18 @@ _TEXTS: Final[dict[str, str | Promise]] = {
     "deployment_not_found": _("There is no such deployment here."),
     "replica_not_found": _("There is no such replica here."),
     "node_not_found": _("There is no such node."),
+    "rollout_not_found": _("There is no such rollout here."),
+    "experiment_not_found": _("There is no such experiment here."),
+    "endpoint_busy": _("Another rollout or experiment owns the traffic of this endpoint. End it first."),
+    "no_single_baseline": _(
+        "Exactly one deployment behind the endpoint must get its traffic. Change the shares first."
+    ),
+    "same_revision": _("This serves already. Choose another version or change the config."),
+    "gap_not_accepted": _(
+        "This plan interrupts or thins the service. Accept its sentence below, or choose other capacity."
+    ),
+    "deployment_gone": _("One of the two deployments was deleted; nothing can be moved any more."),
+    "candidate_not_ready": _("The candidate has no ready replica yet. Wait until it serves."),
     "method_not_allowed": _("This page only answers GET."),
 }
 

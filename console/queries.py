@@ -40,6 +40,16 @@ def ready_versions(tenant: Tenant) -> list[ModelVersion]:
         return list(rows.prefetch_related(Prefetch("aliases", Alias.objects.order_by("name")))[:MAX_VERSIONS])
 
 
+def version_choices(tenant: Tenant) -> list[tuple[str, str]]:
+    """Ready versions of every model, newest first, as choices of a form: ``model:number`` and what people read."""
+    found = []
+    for version in ready_versions(tenant):
+        names = ", ".join(alias.name for alias in version.aliases.all())
+        label = f"{version.model.name} v{version.number}"
+        found.append((f"{version.model.name}:{version.number}", f"{label} ({names})" if names else label))
+    return found
+
+
 def quota_line(tenant: Tenant, kind: Kind) -> Line:
     """One quota of the tenant."""
     return next(line for line in quota_selectors.lines_of(tenant) if line.kind is kind)

@@ -10,6 +10,7 @@ from console import fleetviews, queries
 from console.presenters import hbm
 from console.web import Here
 from fleet import selectors as fleet
+from rollouts import selectors as rollouts
 from serving import selectors as serving
 from tenants import selectors as tenants
 from tenants.models import Tenant
@@ -37,6 +38,7 @@ def of_tenant(here: Here) -> Around:
     counts = {
         "models": len(models),
         "deployments": len(deployments),
+        "rollouts": rollouts.active_count(here.tenant),
         "keys": tenants.keys_of(here.tenant).filter(revoked_at=None).count(),
         "members": tenants.members_of(here.tenant).count(),
     }

@@ -20,15 +20,34 @@ from kernel import errors
 from scheduling.fit import fit as dry_run
 from serving import selectors as serving
 from serving import services
-from serving.models import MAX_REPLICAS, MAX_WEIGHT
+from serving.models import MAX_REPLICAS, MAX_WEIGHT, Priority
 from tenants.roles import Permission
 
 _DEFAULT = configs.DEFAULTS
 MAX_SHOWN = 6
 _SETTINGS = (
-    "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
+    "dtype", "quantization", "kv_dtype", "offload_layers",
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
     "num_threads",
 )  # fmt: skip
+_PRIORITIES = [
+    (Priority.LOW.value, gettext_lazy("low: gives way first")),
+    (Priority.NORMAL.value, gettext_lazy("normal")),
+    (Priority.HIGH.value, gettext_lazy("high: takes the place of lower ones")),
+]
+#: How weights may be held, in words; the names are the engine's.
+_QUANTIZATIONS = {
+    "none": gettext_lazy("as the number format says"),
+    "int8": gettext_lazy("8-bit integers, computed in 8 bits"),
+    "int8_weight_only": gettext_lazy("8-bit integers, computed in the number format"),
+    "int4_weight_only": gettext_lazy("4-bit integers in groups"),
+    "fp8": gettext_lazy("8-bit floats (devices that have them)"),
+}
+_KV_DTYPES = {
+    "same": gettext_lazy("as the number format says"),
+    "int8": gettext_lazy("8-bit integers"),
+    "fp8": gettext_lazy("8-bit floats (devices that have them)"),
+}
 # Fields of errors from below, by the names they have there.
 _FIELD_OF = {
     "endpoint": "endpoint",
@@ -46,8 +65,27 @@ class DeployForm(forms.Form):
     endpoint = forms.CharField(label=gettext_lazy("Endpoint"), max_length=80)
     replicas = NumberField(label=gettext_lazy("Replicas"), min_value=0, max_value=MAX_REPLICAS, initial=1)
     weight = NumberField(label=gettext_lazy("Share of traffic"), min_value=0, max_value=MAX_WEIGHT, initial=100)
+    priority = forms.ChoiceField(
+        label=gettext_lazy("Priority"), choices=_PRIORITIES, initial=Priority.NORMAL.value, required=False,
+        help_text=gettext_lazy("Who gives way when there is not room for all; high is for the tenant’s admins."),
+    )  # fmt: skip
     dtype = forms.ChoiceField(
         label=gettext_lazy("Number format"), choices=[(name, name) for name in configs.DTYPE_BYTES]
+    )
+    quantization = forms.ChoiceField(
+        label=gettext_lazy("Weights"),
+        required=False,
+        initial=_DEFAULT.quantization,
+        choices=[(name, _QUANTIZATIONS[name]) for name in configs.QUANTIZATIONS],
+    )
+    kv_dtype = forms.ChoiceField(
+        label=gettext_lazy("Keys and values"),
+        required=False,
+        initial=_DEFAULT.kv_dtype,
+        choices=[(name, _KV_DTYPES[name]) for name in configs.KV_DTYPES],
+    )
+    offload_layers = NumberField(
+        label=gettext_lazy("Layers in host memory"), required=False, min_value=0, max_value=1024
     )
     max_model_len = NumberField(label=gettext_lazy("Context length"), required=False, min_value=0)
     max_num_seqs = NumberField(label=gettext_lazy("Sequences at once"), min_value=1, initial=_DEFAULT.max_num_seqs)
@@ -79,16 +117,6 @@ class DeployForm(forms.Form):
         return model, number
 
 
-def _versions(here: Here) -> list[tuple[str, str]]:
-    """Ready versions of every model, newest first."""
-    found = []
-    for version in queries.ready_versions(here.tenant):
-        names = ", ".join(alias.name for alias in version.aliases.all())
-        label = f"{version.model.name} v{version.number}"
-        found.append((f"{version.model.name}:{version.number}", f"{label} ({names})" if names else label))
-    return found
-
-
 def _initial(request: HttpRequest, versions: list[tuple[str, str]]) -> dict[str, Any]:
     model, number = request.GET.get("model", ""), request.GET.get("version", "")
     offered = [value for value, _label in versions]
@@ -104,7 +132,7 @@ def _initial(request: HttpRequest, versions: list[tuple[str, str]]) -> dict[str,
 @tenant_page(get=Permission.DEPLOY, post=Permission.DEPLOY)
 def form(request: HttpRequest, here: Here) -> HttpResponse:
     """The form and the act."""
-    versions = _versions(here)
+    versions = queries.version_choices(here.tenant)
     filled = DeployForm(request.POST or None, versions=versions, initial=_initial(request, versions))
     if request.method == "POST" and filled.is_valid():
         data = filled.cleaned_data
@@ -113,6 +141,7 @@ def form(request: HttpRequest, here: Here) -> HttpResponse:
             made = services.deploy_version(
                 actor=here.actor, tenant=here.tenant, endpoint_name=data["endpoint"], model=model, version=number,
                 config=filled.config(), replicas=data["replicas"], weight=data["weight"],
+                priority=data["priority"] or None,
             )  # fmt: skip
         except errors.PlatformError as exc:
             field = _FIELD_OF.get(exc.data.get("field", ""), exc.data.get("field"))
@@ -128,7 +157,7 @@ def form(request: HttpRequest, here: Here) -> HttpResponse:
 @tenant_page(post=Permission.DEPLOY)
 def fit(request: HttpRequest, here: Here) -> HttpResponse:
     """The live fit check: the planner's own answer, nothing written. Answers a fragment in every case."""
-    filled = DeployForm(request.POST, versions=_versions(here))
+    filled = DeployForm(request.POST, versions=queries.version_choices(here.tenant))
     context: dict[str, Any] = {"id": "deploy-code"}
     if not filled.is_valid():
         context["incomplete"] = [str(texts[0]) for texts in filled.errors.values()][:3]
@@ -152,11 +181,17 @@ def fit(request: HttpRequest, here: Here) -> HttpResponse:
 def _as_code(here: Here, data: dict[str, Any], model: str, number: str, config: dict[str, Any]) -> list[samples.Sample]:
     sets = " ".join(f"--set {name}={_cli_value(value)}" for name, value in config.items())
     cli = samples.command(
-        "deploy", f"{model}:{number}", endpoint=data["endpoint"], replicas=data["replicas"], weight=data["weight"]
+        "deploy",
+        f"{model}:{number}",
+        endpoint=data["endpoint"],
+        replicas=data["replicas"],
+        weight=data["weight"],
+        **({"priority": data["priority"]} if data["priority"] else {}),
     )
     body = {
         "endpoint": data["endpoint"], "model": model, "version": number, "replicas": data["replicas"],
         "weight": data["weight"], "config": config,
+        **({"priority": data["priority"]} if data["priority"] else {}),
     }  # fmt: skip
     rest = samples.rest(settings.PUBLIC_URL, "POST", f"/tenants/{here.tenant.slug}/deployments", body)
     return [samples.Sample(cli.lang, f"{cli.text} {sets}".strip()), rest]

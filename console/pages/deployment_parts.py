@@ -26,14 +26,14 @@ def replica_line(placed: Any) -> dict[str, Any]:
         "stats": replica.stats or {},
         "device": device,
         "isolation": placed.device.isolation if placed.device is not None else "",
-        "why": list((replica.explanation or {}).get("candidates", []))[:8],
-        "has_numbers": bool(replica.stats) and replica.state in ("ready", "degraded", "draining"),
+        "why": list((replica.explanation or {}).get("devices", []))[:8],
+        "has_numbers": bool(replica.stats) and replica.state in ("ready", "degraded", "asleep", "draining"),
     }
 
 
 def sums(replicas: Iterable[Any]) -> dict[str, Any]:
     """Load and speed of several replicas together; the slowest TTFT counts."""
-    known = [row.stats for row in replicas if row.stats and row.state in ("ready", "degraded")]
+    known = [row.stats for row in replicas if row.stats and row.state in ("ready", "degraded", "asleep")]
     ttft = [stats.get("ttft_p95_ms") for stats in known if stats.get("ttft_p95_ms") is not None]
     return {
         "running": sum(int(stats.get("num_requests_running", 0)) for stats in known),
@@ -46,7 +46,7 @@ def sums(replicas: Iterable[Any]) -> dict[str, Any]:
 
 def bottleneck(replicas: Sequence[Any]) -> dict[str, Any] | None:
     """What limits the busiest replica, named before any chart; ``None`` while nothing serves."""
-    serving = [row for row in replicas if row.state in ("ready", "degraded") and row.stats]
+    serving = [row for row in replicas if row.state in ("ready", "degraded", "asleep") and row.stats]
     if not serving:
         return None
     worst = max(serving, key=lambda row: (row.stats.get("num_requests_waiting", 0), _kv_share(row), _batch_share(row)))

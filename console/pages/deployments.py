@@ -13,11 +13,13 @@ from django.utils.translation import gettext as _
 from console import queries
 from console.pages import deployment_parts as parts
 from console.presenters import audit, deployments, samples
+from console.presenters import rollouts as rollout_words
 from console.web import Here, done, refused, tenant_page
+from fleet import gateways
 from kernel import errors
+from rollouts import selectors as rollouts
 from serving import access, events, selectors, services
 from telemetry import series
-from tenants.models import Tenant
 from tenants.roles import Permission
 
 EVENTS = 12
@@ -77,6 +79,9 @@ def detail(request: HttpRequest, here: Here, deployment_id: uuid.UUID, tab: str 
         "callable": found.endpoint.name,
         "total": max((line["memory"].total for line in map(parts.replica_line, live) if line["memory"]), default=0),
     }
+    context["rollout"] = rollouts.active_rollout(found.endpoint)
+    if context["rollout"] is not None:
+        context["rollout_word"] = rollout_words.state_word(context["rollout"])
     context |= _tab(request, here, found, whole, tab)
     return render(request, "console/pages/deployment.html", context)
 
@@ -93,6 +98,11 @@ def _tab(request: HttpRequest, here: Here, found: Any, whole: Any, tab: str) -> 
             "minutes": minutes,
             "ranges": RANGES,
         }
+        here_ids = {str(placed.replica.id): placed.replica.short_id for placed in whole.replicas}
+        context["avoided"] = [
+            (here_ids[one.replica_id], one) for one in gateways.avoided() if one.replica_id in here_ids
+        ]
+        context["working_point"] = gateways.working_point(found.id)
         context["bottleneck"] = parts.bottleneck([placed.replica for placed in whole.replicas])
     if tab in ("overview", "events"):
         limit = EVENTS if tab == "overview" else 100
@@ -192,15 +202,12 @@ def grant(request: HttpRequest, here: Here, deployment_id: uuid.UUID) -> HttpRes
     found = access.access_deployment(here.actor, here.tenant, deployment_id)
     back = _page(here, deployment_id, "access")
     slug = request.POST.get("tenant", "").strip().lower()
-    to = Tenant.objects.filter(slug=slug).first()
-    if to is None:
-        return refused(request, errors.NotFound(_("There is no tenant with this short name.")), back)
     try:
-        services.grant(actor=here.actor, tenant=here.tenant, endpoint=found.endpoint, to=to)
+        services.grant(actor=here.actor, tenant=here.tenant, endpoint=found.endpoint, to=slug)
     except errors.PlatformError as exc:
         return refused(request, exc, back)
     text = _("%(tenant)s may call %(name)s now.") % {
-        "tenant": to.name,
+        "tenant": slug,
         "name": f"{here.tenant.slug}/{found.endpoint.name}",
     }
     return done(request, text, back)
@@ -216,7 +223,7 @@ def revoke_grant(request: HttpRequest, here: Here, deployment_id: uuid.UUID, gra
         services.revoke_grant(actor=here.actor, tenant=here.tenant, grant=given)
     except errors.PlatformError as exc:
         return refused(request, exc, back)
-    return done(request, _("%(tenant)s may not call it any more.") % {"tenant": given.tenant.name}, back)
+    return done(request, _("%(tenant)s may not call it any more.") % {"tenant": given.tenant_slug}, back)
 
 
 def _page(here: Here, deployment_id: uuid.UUID, tab: str = "") -> str:

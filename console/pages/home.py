@@ -154,7 +154,7 @@ def _figures(here: Here, replicas: list[Any]) -> dict[str, Any]:
         "speed": load["tokens_per_second"],
         "running": load["running"],
         "waiting": load["waiting"],
-        "replicas": sum(1 for row in replicas if row.state in ("ready", "degraded")),
+        "replicas": sum(1 for row in replicas if row.state in ("ready", "degraded", "asleep")),
         "wanted": serving.replicas_wanted(here.tenant),
     }
 

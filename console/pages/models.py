@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from catalog import access, selectors, services
 from console import queries
-from console.presenters import hbm
+from console.presenters import hbm, measured
 from console.web import Here, done, refused, tenant_page
 from kernel import errors
 from quotas.amount import Kind
@@ -103,6 +103,7 @@ def version(request: HttpRequest, here: Here, model: str, number: int) -> HttpRe
         "model": row.model,
         "estimate": estimate,
         "memory": memory,
+        "compared": measured.compared(line["served"]),
         "facts": sorted(
             (str(name), value) for name, value in (row.metadata or {}).items() if isinstance(value, int | float | str)
         ),

@@ -2,6 +2,7 @@
 
 import uuid
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -14,10 +15,11 @@ from console import fleetviews, health
 from console.pages import tenants
 from console.presenters import audit, hbm
 from console.web import Place, done, platform_page, refused
-from fleet import access, selectors, services
+from fleet import access, care, selectors, services
 from fleet.api.views import join_command
 from fleet.models import MachineKind
 from kernel import clock, errors
+from ledger import generations
 from ledger.models import AuditEvent
 
 VERBS = {
@@ -26,13 +28,18 @@ VERBS = {
     "drain": (services.drain, gettext_lazy("Replicas move off %(name)s.")),
     "remove": (services.remove, gettext_lazy("%(name)s is out of the fleet.")),
 }
+DEVICE_VERBS = {
+    "quarantine": (care.quarantine, gettext_lazy("Replicas move off %(name)s.")),
+    "return": (care.return_to_service, gettext_lazy("%(name)s is on its way back into service.")),
+    "retire": (care.retire, gettext_lazy("%(name)s is retired; its replicas move.")),
+}
 RECENT = 8
 
 
 @platform_page
 def overview(request: HttpRequest, place: Place) -> HttpResponse:
     """The fleet in one sentence, its conditions, what is lost, who holds what."""
-    devices = fleetviews.views(selectors.devices())
+    devices = [view for view in fleetviews.views(selectors.devices()) if not view.device.is_cut]
     gateways = list(selectors.gateways())
     context = {
         "counts": selectors.fleet_counts(),
@@ -64,17 +71,12 @@ def devices(request: HttpRequest, place: Place) -> HttpResponse:
     for view in views:
         nodes.setdefault(view.device.node, []).append(view)
     chosen = next((view for view in views if view.device.uuid == request.GET.get("device")), None)
-    whole = hbm.together(view.memory for view in views)
+    whole = hbm.together(view.memory for view in views if not view.device.is_cut)
     context = {
         "nodes": list(nodes.items()),
         "chosen": chosen,
-        "events": [
-            event
-            for event in selectors.health_events(chosen.device.node)
-            if event.device_id in (None, chosen.device.id)
-        ][:12]
-        if chosen
-        else [],
+        "events": selectors.health_events_of(chosen.device, limit=12) if chosen else [],
+        "layout": _layout(chosen.device) if chosen else [],
         "memory": whole,
         "held": sum(1 for view in views if view.parts),
         "free": sum(1 for view in views if not view.parts and view.device.state == "healthy"),
@@ -83,6 +85,12 @@ def devices(request: HttpRequest, place: Place) -> HttpResponse:
         "wanted": wanted,
     }
     return render(request, "console/pages/devices.html", context)
+
+
+def _layout(device: Any) -> list[dict[str, Any]]:
+    """The MIG instances that the device reports, by their first slice."""
+    mig = device.facts.get("mig") or {}
+    return sorted(mig.get("instances") or (), key=lambda each: each.get("start", 0))
 
 
 def _matches(view: fleetviews.DeviceView, wanted: str) -> bool:
@@ -144,6 +152,25 @@ def node_verb(request: HttpRequest, place: Place, node_id: uuid.UUID, verb: str)
     )
 
 
+@platform_page
+def device_verb(request: HttpRequest, place: Place, device_id: uuid.UUID, verb: str) -> HttpResponse:
+    """The dialog of quarantine, return or retire, and the act."""
+    if verb not in DEVICE_VERBS:
+        raise errors.NotFound("There is no such act.")
+    found = access.access_device(place.actor, device_id)
+    back = f"{reverse('console:platform-devices')}?{urlencode({'device': found.uuid})}"
+    if request.method != "POST":
+        (view,) = fleetviews.views(selectors.devices().filter(id=device_id))
+        context = {"device": found, "verb": verb, "replicas": len(view.parts), "tenants_here": view.tenants}
+        return render(request, "console/pages/device_verb.html", context)
+    act, said = DEVICE_VERBS[verb]
+    try:
+        act(actor=place.actor, device=found, message=request.POST.get("message", "").strip()[:300])
+    except errors.PlatformError as exc:
+        return refused(request, exc, back)
+    return done(request, str(said) % {"name": found.product}, back)
+
+
 @never_cache
 @platform_page
 def join(request: HttpRequest, place: Place) -> HttpResponse:
@@ -162,6 +189,8 @@ def system(request: HttpRequest, place: Place) -> HttpResponse:
     """Whether the parts of the control plane answer, and how old what they say is."""
     context = {
         "services": health.services(),
+        "gateways": [(gateway, is_live(gateway)) for gateway in selectors.gateways()],
+        "generation": generations.current(generations.ROUTES),
         "loops": health.loops(),
         "outbox": health.outbox(),
         "conditions": selectors.conditions(),

@@ -15,6 +15,8 @@ from console.forms import styled
 from console.web import Here, done, signed_in, tenant_page
 from kernel import errors
 from kernel.actors import Actor
+from metering import limits, prices
+from serving.selectors import callable_endpoints
 from tenants import access, services
 from tenants.models import User, UserToken
 
@@ -33,8 +35,13 @@ class TokenForm(forms.Form):
 
 @tenant_page
 def tenant(request: HttpRequest, here: Here) -> HttpResponse:
-    """The tenant's facts and limits."""
-    return render(request, "console/pages/settings.html")
+    """The tenant's facts, its limits with what is used beside them, and what it pays."""
+    charged = prices.current()
+    context = {
+        "use": limits.of_tenant(here.tenant),
+        "prices": [(row, charged.of(row.endpoint.id)) for row in callable_endpoints(here.tenant)],
+    }
+    return render(request, "console/pages/settings.html", context)
 
 
 @signed_in

@@ -1,4 +1,4 @@
-"""Tenants, for platform admins: the list with what each holds, creating one, changing a quota."""
+"""Tenants, for platform admins: the list with what each holds, creating one, changing limits."""
 
 from typing import Any
 
@@ -10,17 +10,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from console import problems
-from console.forms import NumberField, styled
+from console.forms import styled
+from console.limitforms import LimitFields, initial_limits
 from console.web import Place, done, platform_page
 from kernel import errors
+from metering import limits as usage
 from quotas import selectors as quotas
-from quotas import services as quota_services
-from quotas.amount import UNLIMITED, Amount, Kind
 from serving import selectors as serving
 from tenants import access, services
 from tenants.models import Tenant, User
-
-GIB = 1024**3
+from tenants.terms import Limits
 
 
 class TenantForm(forms.Form):
@@ -41,25 +40,17 @@ class TenantForm(forms.Form):
         styled(self)
 
 
-class QuotaForm(forms.Form):
-    """Limits of a tenant; an empty field is "no limit"."""
+class LimitsForm(LimitFields):
+    """What all keys of a tenant together may use."""
 
-    hbm = forms.FloatField(label="HBM", required=False, min_value=0, max_value=2**30)
-    replicas = NumberField(label=gettext_lazy("Replicas"), required=False, min_value=0, max_value=100_000)
-    storage = forms.FloatField(label=gettext_lazy("Storage"), required=False, min_value=0, max_value=2**30)
+    weight = forms.FloatField(
+        label=gettext_lazy("Weight"), required=False, min_value=services.MIN_WEIGHT, max_value=services.MAX_WEIGHT,
+        help_text=gettext_lazy("Share of an engine beside others who wait; 1 is usual."),
+    )  # fmt: skip
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         styled(self)
-
-    def changes(self) -> dict[Kind, Amount]:
-        """The limits as the quotas room wants them."""
-        data = self.cleaned_data
-        return {
-            Kind.HBM_BYTES: UNLIMITED if data["hbm"] is None else Amount.of(int(data["hbm"] * GIB)),
-            Kind.REPLICAS: UNLIMITED if data["replicas"] is None else Amount.of(data["replicas"]),
-            Kind.STORAGE_BYTES: UNLIMITED if data["storage"] is None else Amount.of(int(data["storage"] * GIB)),
-        }
 
 
 def rows() -> list[dict[str, Any]]:
@@ -105,30 +96,25 @@ def create(request: HttpRequest, place: Place) -> HttpResponse:
 
 
 @platform_page
-def quota(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
-    """The dialog with what is held beside each limit, and the act."""
+def limits(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
+    """The dialog of rate limits, budget and weight, and the act."""
     tenant = access.access_tenant(place.actor, slug)
-    lines = {line.kind: line for line in quotas.lines_of(tenant)}
-    initial = {
-        "hbm": _gib(lines[Kind.HBM_BYTES].limit),
-        "replicas": lines[Kind.REPLICAS].limit.number,
-        "storage": _gib(lines[Kind.STORAGE_BYTES].limit),
-    }
-    form = QuotaForm(request.POST if request.method == "POST" else None, initial=initial)
+    initial = {**initial_limits(tenant), "weight": f"{tenant.weight:g}"}
+    form = LimitsForm(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():
+        weight = form.cleaned_data["weight"]
         try:
-            quota_services.set_quota(actor=place.actor, tenant=tenant, changes=form.changes())
+            services.set_tenant_limits(
+                actor=place.actor,
+                tenant=tenant,
+                limits=Limits(**form.limits()),
+                weight=1.0 if weight is None else weight,
+            )
         except errors.PlatformError as exc:
-            form.add_error(None, problems.describe(exc).text)
+            field = exc.data.get("field")
+            form.add_error(field if field in form.fields else None, problems.describe(exc).text)
         else:
-            text = _("The quota of %(name)s is changed.") % {"name": tenant.name}
+            text = _("The limits of %(name)s are changed.") % {"name": tenant.name}
             return done(request, text, reverse("console:platform-tenants"))
-    context = {
-        "form": form, "subject": tenant, "hbm": lines[Kind.HBM_BYTES].used.number,
-        "replicas": lines[Kind.REPLICAS].used.number, "storage": lines[Kind.STORAGE_BYTES].used.number,
-    }  # fmt: skip
-    return render(request, "console/pages/quota_form.html", context, status=422 if request.method == "POST" else 200)
-
-
-def _gib(limit: Amount) -> str:
-    return "" if limit.number is None else f"{limit.number / GIB:.6g}"
+    context = {"form": form, "subject": tenant, "use": usage.of_tenant(tenant)}
+    return render(request, "console/pages/limits_form.html", context, status=422 if request.method == "POST" else 200)

@@ -21,6 +21,7 @@ GROUPS = (
     (GroupBy.KEY, _("Key")),
     (GroupBy.ENDPOINT, _("Endpoint")),
     (GroupBy.MODEL, _("Model")),
+    (GroupBy.REVISION, _("Revision")),
     (GroupBy.CALLER, _("Caller")),
 )
 

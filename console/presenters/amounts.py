@@ -58,6 +58,16 @@ def milliseconds(value: float | None) -> Amount:
     return Amount(_digits(value / 1000), "s") if value >= 10_000 else Amount(_digits(value), "ms")
 
 
+def money(millionths: float | None) -> str:
+    """An amount of the currency: two places, or as many as a small one needs (at most six)."""
+    if millionths is None:
+        return ABSENT
+    value = float(millionths) / 1_000_000
+    if value and abs(value) < 0.01:
+        return f"{value:.6f}".rstrip("0") if abs(value) >= 0.000001 else f"{value:.1e}"
+    return f"{value:,.2f}"
+
+
 def _digits(value: float) -> str:
     """Three significant digits at most, never in exponent form."""
     size = abs(value)

@@ -18,6 +18,14 @@ class Series(NamedTuple):
     last: float | None
 
 
+class Flag(NamedTuple):
+    """Something that happened at ``x`` percent of the time axis; ``glyph`` is a verdict's state, or "" for a line."""
+
+    x: float
+    label: str
+    glyph: str = ""
+
+
 class Chart(NamedTuple):
     """A line chart with its scale and the table that says the same."""
 
@@ -30,6 +38,8 @@ class Chart(NamedTuple):
     times: list[datetime.datetime]
     rows: list[tuple[datetime.datetime, list[float | None]]]
     limit_y: float | None
+    flags: Sequence[Flag] = ()
+    limit: float | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -38,18 +48,22 @@ class Chart(NamedTuple):
 
 def line_chart(
     title: str, unit: str, lines: Sequence[tuple[str, str, Sequence[Point]]], *, limit: float | None = None,
-    filled: bool = False, height: float = 90.0,
+    filled: bool = False, height: float = 90.0, flags: Sequence[tuple[datetime.datetime, str, str]] = (),
+    top: float = 0.0,
 ) -> Chart:  # fmt: skip
-    """Lay out ``lines`` of (key, label, points) over a common time axis from 0 to a round top."""
+    """Lay out ``lines`` of (key, label, points) over a common time axis from 0 to ``top``, or to a round one.
+
+    ``flags`` are (moment, label, glyph).
+    """
     moments = sorted({at for _, _, points in lines for at, _ in points})
     values = [value for _, _, points in lines for _, value in points if value is not None]
-    top = _round_top(max([*values, limit or 0.0], default=1.0))
+    top = top or _round_top(max([*values, limit or 0.0], default=1.0))
     start, end = (moments[0], moments[-1]) if moments else (None, None)
     series = [
         Series(
             key,
             label,
-            _path(points, start, end, top, height),
+            _path(points, start, end, top, height, is_step=key == "planned"),
             next((v for _, v in reversed(points) if v is not None), None),
         )
         for key, label, points in lines
@@ -65,7 +79,22 @@ def line_chart(
         times=[moments[0], moments[len(moments) // 2], moments[-1]] if len(moments) > 2 else moments,
         rows=[(at, [values_at.get(at) for values_at in by_time]) for at in reversed(moments[-60:])],
         limit_y=None if limit is None or not top else round(height - limit / top * height, 1),
+        flags=_flags(flags, start, end),
+        limit=limit,
     )
+
+
+def _flags(
+    flags: Sequence[tuple[datetime.datetime, str, str]],
+    start: datetime.datetime | None,
+    end: datetime.datetime | None,
+) -> list[Flag]:
+    """Flags that lie on the axis, by their place on it."""
+    if start is None or end is None or start == end:
+        return []
+    span = (end - start).total_seconds()
+    placed = [Flag(round((at - start).total_seconds() / span * 100, 2), label, glyph) for at, label, glyph in flags]
+    return [flag._replace(x=min(flag.x, 100.0)) for flag in placed if 0 <= flag.x <= 102]
 
 
 def spark(values: Sequence[float | None], width: float = 48.0, height: float = 14.0) -> str:
@@ -110,8 +139,9 @@ def columns(values: Sequence[tuple[str, float]], height: float = 90.0) -> tuple[
 
 
 def _path(
-    points: Sequence[Point], start: datetime.datetime | None, end: datetime.datetime | None, top: float, height: float
-) -> str:
+    points: Sequence[Point], start: datetime.datetime | None, end: datetime.datetime | None, top: float, height: float,
+    *, is_step: bool = False,
+) -> str:  # fmt: skip
     if start is None or end is None or start == end:
         return ""
     span = (end - start).total_seconds()
@@ -121,7 +151,8 @@ def _path(
             pen_up = True  # a gap in the data is a gap in the line
             continue
         x = (at - start).total_seconds() / span * 100
-        steps.append(f"{'M' if pen_up else 'L'}{x:.2f} {height - value / top * height:.1f}")
+        y = f"{height - value / top * height:.1f}"
+        steps.append(f"H{x:.2f}V{y}" if is_step and not pen_up else f"{'M' if pen_up else 'L'}{x:.2f} {y}")
         pen_up = False
     return "".join(steps) if len(steps) > 1 else ""
 

@@ -56,8 +56,13 @@ GLYPHS: Final[dict[str, dict[str, Glyph]]] = {
         "running": Glyph("moving", pgettext_lazy("rollout", "Running"), shapes.ROLLOUT_RUNNING),
         "paused": Glyph("attn", pgettext_lazy("rollout", "Paused"), shapes.RING_PAUSE),
         "promoted": Glyph("good", pgettext_lazy("rollout", "Promoted"), shapes.ROLLOUT_PROMOTED),
+        "rolling_back": Glyph("moving", pgettext_lazy("rollout", "Rolling back"), shapes.ROLLOUT_ROLLING_BACK),
         "rolled_back": Glyph("bad", pgettext_lazy("rollout", "Rolled back"), shapes.ROLLOUT_ROLLED_BACK),
         "aborted": Glyph("rest", pgettext_lazy("rollout", "Aborted"), shapes.ROLLOUT_ABORTED),
+    },
+    "experiment": {
+        "running": Glyph("moving", pgettext_lazy("experiment", "Running"), shapes.ROLLOUT_RUNNING),
+        "ended": Glyph("rest", pgettext_lazy("experiment", "Ended"), shapes.RING_TICK),
     },
     "version": {
         "uploading": Glyph("moving", pgettext_lazy("version", "Uploading"), shapes.VERSION_UPLOADING),
@@ -70,6 +75,7 @@ GLYPHS: Final[dict[str, dict[str, Glyph]]] = {
         "pass": Glyph("good", pgettext_lazy("verdict", "Pass"), shapes.RING_TICK),
         "fail": Glyph("bad", pgettext_lazy("verdict", "Fail"), shapes.RING_CROSS),
         "inconclusive": Glyph("attn", pgettext_lazy("verdict", "Inconclusive"), shapes.VERDICT_INCONCLUSIVE),
+        "wait": Glyph("rest", pgettext_lazy("verdict", "Too little seen"), shapes.RING_DASHED),
     },
     "deployment": {
         "ready": Glyph("good", pgettext_lazy("deployment", "Ready"), shapes.DISC_TICK),

@@ -6,6 +6,11 @@ ICONS: Final[dict[str, str]] = {
     "home": '<path d="M2.5 7 8 2.5 13.5 7v6a.5.5 0 0 1-.5.5H9.8V9.5H6.2v4H3a.5.5 0 0 1-.5-.5z"/>',
     "models": '<path d="M8 1.8 13.5 4.9v6.2L8 14.2 2.5 11.1V4.9z"/><path d="M2.7 5 8 8l5.3-3M8 8v6"/>',
     "deployments": '<path d="M8 2 14 5 8 8 2 5z"/><path d="M2 8l6 3 6-3M2 11l6 3 6-3"/>',
+    "rollouts": (
+        '<circle cx="3.5" cy="3.5" r="1.6"/><circle cx="3.5" cy="12.5" r="1.6"/><circle cx="12.5" cy="3.5" r="1.6"/>'
+        '<path d="M3.5 5.1v5.8M12.5 5.1c0 3.6-5.6 2.6-7.6 6"/>'
+    ),
+    "promote": '<path d="M8 13V3.5M4 7.2 8 3.2l4 4"/>',
     "playground": '<path d="M2.5 3.5h11v8h-6L4.8 14v-2.5H2.5z"/><path d="M5.5 6.5h5M5.5 8.7h3"/>',
     "usage": '<path d="M2.5 13.5h11"/><path d="M4.5 11V7.5M8 11V3.5M11.5 11V6"/>',
     "audit": '<path d="M3.5 2.5h9v11h-9z"/><path d="M6 5.5h4M6 8h4M6 10.5h2.5"/>',

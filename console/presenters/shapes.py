@@ -68,6 +68,9 @@ ROLLOUT_ROLLED_BACK: Final = (
     '<circle class="f" cx="7" cy="7" r="6.1"/>'
     '<path class="k" d="M4.4 6h3.3a1.9 1.9 0 0 1 0 3.8H6.2M6 4.3 4.3 6 6 7.7"/>'
 )
+ROLLOUT_ROLLING_BACK: Final = (
+    '<circle cx="7" cy="7" r="5.4"/><path d="M4.4 6h3.3a1.9 1.9 0 0 1 0 3.8H6.2M6 4.3 4.3 6 6 7.7"/>'
+)
 ROLLOUT_ABORTED: Final = '<circle cx="7" cy="7" r="5.4"/><rect class="f" x="5" y="5" width="4" height="4" rx=".5"/>'
 VERSION_UPLOADING: Final = '<path d="M7 1.2 12.8 7 7 12.8 1.2 7z"/><path d="M7 9.3V5M5.2 6.6 7 4.8l1.8 1.8"/>'
 VERSION_VALIDATING: Final = '<path d="M7 1.2 12.8 7 7 12.8 1.2 7z"/><path class="f" d="M1.2 7h11.6L7 12.8z"/>'

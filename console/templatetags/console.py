@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from django import template
@@ -12,7 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from console.presenters import amounts, charts, glyphs, hbm, icons
+from console.presenters import amounts, charts, glyphs, hbm, icons, limits
 from kernel import clock
 
 register = template.Library()
@@ -45,6 +46,14 @@ def state(kind: str, name: object, word: str = "", title: str = "", only_icon: b
     label = format_html('<span class="{}">{}</span>', "sr" if only_icon else "", text)
     hint = title or (text if only_icon else "")
     return format_html('<span class="state {}" title="{}">{}{}</span>', glyph.tone, hint, svg, label)
+
+
+@register.simple_tag
+def glyph(kind: str, name: object, title: str = "") -> SafeString:
+    """The bare shape of a state with its top left corner moved by half, to stand inside another SVG."""
+    found = glyphs.of(kind, str(name))
+    markup = mark_safe(found.markup)  # noqa: S308  (our own constants)
+    return format_html('<g class="{}" transform="translate(-7 0)"><title>{}</title>{}</g>', found.tone, title, markup)
 
 
 @register.inclusion_tag("console/parts/hbm.html")
@@ -150,6 +159,12 @@ def memory(value: float | None) -> SafeString:
 
 
 @register.filter
+def gpus(value: float | None) -> str:
+    """Thousandths of a GPU as GPUs: 2500 is 2.5."""
+    return "" if value is None else f"{value / 1000:g}"
+
+
+@register.filter
 def gib(value: float | None) -> str:
     """Bytes as GiB, the unit standing elsewhere."""
     return amounts.gib(_known(value))
@@ -162,12 +177,42 @@ def count(value: float | None) -> SafeString:
 
 
 @register.filter
+def money(value: object) -> str:
+    """Millionths of the currency as an amount of it."""
+    return amounts.money(float(value) if isinstance(value, int | float | Decimal) else None)
+
+
+@register.filter
+def in_unit(value: float | None, unit: str) -> SafeString | str:
+    """A budget's number in its own unit: tokens, or an amount of the currency."""
+    return money(value) if unit == "cost" else count(value)
+
+
+@register.filter
+def period_text(value: str) -> str:
+    """When a budget begins anew."""
+    return str(limits.PERIODS[value])
+
+
+@register.filter
+def sticky_text(value: str) -> str:
+    """What keeps a caller on one variant of an endpoint."""
+    return str(limits.STICKY[value])
+
+
+@register.filter
 def percent(value: float | None, digits: int = 0) -> str:
     """A fraction as percent, spaced as the language wants."""
     text = amounts.percent(_known(value), digits)
     if not text.unit:
         return text.number
     return pgettext("percent, with the space the language wants", "%(number)s %%") % {"number": text.number}
+
+
+@register.filter
+def hundredths(value: float | str) -> str:
+    """A number that is percent already, spaced as the language wants."""
+    return pgettext("percent, with the space the language wants", "%(number)s %%") % {"number": value}
 
 
 @register.filter
@@ -225,6 +270,12 @@ def until(at: datetime.datetime | None) -> SafeString:
     left = (at - clock.now()).total_seconds()
     text = _("past") if left <= 0 else pgettext("time from now", "in %(span)s") % {"span": span(left)}
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+
+
+@register.filter
+def seconds(value: float | None) -> str:
+    """A span of time given in seconds."""
+    return amounts.ABSENT if value is None else span(value)
 
 
 @register.filter

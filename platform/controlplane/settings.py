@@ -218,6 +218,7 @@ NODE_LEASE_SECONDS = 20.0
 NODE_REPORTS_PER_SECOND = 100.0  # of all nodes together; the interval grows with the fleet
 GATEWAY_REPORT_INTERVAL_SECONDS = 2.0
 # What a tenant may hold until a platform admin says otherwise; -1 is unlimited.
+QUOTA_DEFAULT_GPU_MILLIS = -1  # thousandths of a GPU, by slice
 QUOTA_DEFAULT_HBM_BYTES = 320 * 1024**3
 QUOTA_DEFAULT_REPLICAS = 32
 QUOTA_DEFAULT_STORAGE_BYTES = 1024**4

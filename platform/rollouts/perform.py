@@ -6,6 +6,7 @@ import datetime
 from fleet.changes import Changes
 from kernel import clock
 from kernel.actors import Actor
+from kernel.texts import counted
 from rollouts import log, sides
 from rollouts.decide import Action, Do, Side, go_back
 from rollouts.models import LogKind, Rollout
@@ -67,7 +68,7 @@ def perform(stage: Stage, action: Action) -> None:
 
 def _scale(stage: Stage, deployment: Deployment, amount: int, word: str) -> None:
     serving.scale(actor=stage.actor, tenant=stage.rollout.tenant, deployment=deployment, replicas=amount)
-    log.note(stage.rollout, LogKind.STEP, f"The {word} gets {amount} replicas.", actor=stage.actor)
+    log.note(stage.rollout, LogKind.STEP, f"The {word} gets {counted(amount, 'replica')}.", actor=stage.actor)
 
 
 def set_share(stage: Stage, percent: int) -> None:

@@ -23,7 +23,7 @@ from telemetry.outcomes import Outcomes
 from tenants.models import Tenant
 
 #: Intervals of a series, and how much of the time before the start is shown as well.
-POINTS: Final = 120
+POINTS: Final = 72
 LEAD: Final = 0.1
 
 
@@ -128,7 +128,7 @@ class Moment:
 
 
 def over_time(rollout: Rollout, shares: Sequence[ShareAt]) -> list[Moment]:
-    """How both sides did from a little before the rollout's first share to its end (or now), in about 120 intervals.
+    """How both sides did from a little before the start to the end (or now), in about 72 whole intervals.
 
     ``shares`` is what :func:`shares_of` gives. Empty when a side is gone or nothing has started.
     """
@@ -140,7 +140,8 @@ def over_time(rollout: Rollout, shares: Sequence[ShareAt]) -> list[Moment]:
     step = outcomes.INTERVAL * max(1, math.ceil((until - start) / outcomes.INTERVAL / POINTS))
     sides = outcomes.over_time([rollout.baseline_id, rollout.candidate_id], start, until, step)
     found, planned, ahead = [], 0, list(shares)
-    for at, seen in sides:
+    whole = [(at, seen) for at, seen in sides if at + step <= until]
+    for at, seen in whole or sides:
         while ahead and ahead[0].at < at + step:
             planned = ahead.pop(0).percent
         found.append(Moment(at, planned, seen[rollout.baseline_id], seen[rollout.candidate_id]))

@@ -89,6 +89,15 @@ def node_id(api: Api, text: str) -> str:
     return _the_one(list(api.rows("/nodes")), text, "node", lambda row: (row["name"],))
 
 
+def device_id(api: Api, text: str) -> str:
+    """Id of the device that ``text`` names: the id, its beginning or end, or its UUID (also its end)."""
+    if _is_id(text):
+        return text
+    rows = list(api.rows("/devices", most=20_000))
+    ends = [row for row in rows if len(text) >= SHORTEST_PREFIX and str(row["uuid"]).endswith(text)]
+    return str(ends[0]["id"]) if len(ends) == 1 else _the_one(rows, text, "device", lambda row: (row["uuid"],))
+
+
 def _the_one(rows: Sequence[dict[str, Any]], text: str, what: str, names: Any) -> str:
     found = [row for row in rows if text in names(row)]
     if not found and len(text) >= SHORTEST_PREFIX:

@@ -111,8 +111,11 @@ class Stack:
         return next(int(row["pid"] or 0) for row in status["programs"] if row["name"] == name)
 
 
-def start(home: Path) -> Stack:
-    """Start the platform without the sample model and wait until it says where it is."""
+def start(home: Path, *words: str, **variables: str) -> Stack:
+    """Start the platform without the sample model and wait until it says where it is.
+
+    ``words`` are added to the command, ``variables`` to its environment.
+    """
     web, gateway = free_port(), free_port()
     env = {name: value for name, value in os.environ.items() if name not in _OURS} | {
         "MILLPOND_HOME": str(home),
@@ -120,10 +123,11 @@ def start(home: Path) -> Stack:
         "MILLPOND_GATEWAY_PORT": str(gateway),
         "MILLPOND_CPU_DEVICE_MEMORY_GIB": "2",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
+        **variables,
     }
     log = (home.parent / "supervisor.log").open("wb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "runtime.embedded", "up", "--no-sample"],
+        [sys.executable, "-m", "runtime.embedded", "up", "--no-sample", *words],
         env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
     )  # fmt: skip
     stack = Stack(home, f"http://127.0.0.1:{web}", f"http://127.0.0.1:{gateway}", {}, process, env)
@@ -146,6 +150,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One platform for the module; it has to end cleanly, leaving nothing behind."""
     running = start(tmp_path_factory.mktemp("platform") / "home")
     yield running
+    stop(running)
+
+
+def stop(running: Stack) -> None:
+    """End it; nothing may be left behind."""
     if running.process.poll() is None:
         running.process.send_signal(signal.SIGINT)
         running.process.wait(timeout=90)

@@ -16,7 +16,9 @@ TENANT_PAGES = (
     "", "models/", "models/upload/", "models/tiny-chat/", "models/tiny-chat/versions/1/", "deployments/",
     "deployments/new/?model=tiny-chat", "deployments/{deployment}/", "deployments/{deployment}/metrics/",
     "deployments/{deployment}/logs/", "deployments/{deployment}/events/", "deployments/{deployment}/configuration/",
-    "deployments/{deployment}/access/", "deployments/{deployment}/api/", "playground/", "usage/",
+    "deployments/{deployment}/access/", "deployments/{deployment}/api/", "rollouts/", "rollouts/{rollout}/",
+    "rollouts/{rolled_back}/", "rollouts/new/?endpoint=helpdesk", "rollouts/experiments/",
+    "rollouts/experiments/{experiment}/", "playground/", "usage/",
     "usage/?by=key&days=1",
     "keys/", "members/", "audit/", "settings/",
 )  # fmt: skip
@@ -134,6 +136,6 @@ def test_a_removed_member_loses_the_open_page(visitor_of: Callable[..., Visitor]
 
 
 def test_the_playground_says_when_the_gateway_cannot_be_reached(visitor_of: Callable[..., Visitor], site: Site) -> None:
-    page = visitor_of(world.DEVELOPER).open("/t/harbor/playground/")
+    page = visitor_of(world.STRANGER).open("/t/lantern/playground/")
     expect(page.get_by_role("heading", name="No endpoint serves now")).to_be_visible()
     expect(page.get_by_role("button", name="Send")).to_be_disabled()

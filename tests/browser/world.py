@@ -33,7 +33,41 @@ def seed() -> dict[str, Any]:
     actor = build.actor_for(owner)
     facts = {**_deployed(harbor, actor), "foreign": _deployed(lantern, build.actor_for(build.owner_of(lantern)))}
     set_quota(actor=actors.system("tests"), tenant=lantern, changes={Kind.STORAGE_BYTES: Amount.of(1024**2)})
-    return facts
+    return {**facts, **_rollouts(harbor, actor)}
+
+
+def _rollouts(tenant: Any, actor: Any) -> dict[str, Any]:
+    """A canary in its second step, one that went back, and an experiment, each behind an endpoint of its own."""
+    import datetime
+
+    from kernel import clock
+    from rollouts.experiments import start_experiment
+    from serving.services import deploy_version
+    from tests.build.rollouts import Story
+
+    ago = datetime.timedelta(minutes=26)
+    canary, failed, split = (
+        Story(tenant, actor, endpoint=name, model=f"{name}-model", start=clock.now() - ago)
+        for name in ("helpdesk", "search", "summary")
+    )
+    canary.live(2)
+    running = canary.roll_out(config={"max_num_seqs": 48}, hold_seconds=600, min_requests=40)
+    canary.live(24, worse=1.05)
+    back = failed.roll_out(shares=(50, 100))
+    failed.live(3, failing=0.6)
+    second = deploy_version(
+        actor=actor, tenant=tenant, endpoint_name="summary", model="summary-model", version=2, config={}, replicas=1,
+        weight=0,
+    )  # fmt: skip
+    split.make_ready()
+    with clock.frozen(clock.now() - datetime.timedelta(minutes=10)):
+        experiment = start_experiment(
+            actor=actor, tenant=tenant, endpoint=split.endpoint, name="Shorter answers", candidate_id=second.id,
+            share=500, seconds=3600,
+        )  # fmt: skip
+    split.now = clock.now() - datetime.timedelta(minutes=9)
+    split.live(8, worse=0.8)
+    return {"rollout": str(running.id), "rolled_back": str(back.id), "experiment": str(experiment.id)}
 
 
 def _fleet() -> None:
@@ -102,11 +136,26 @@ def remove_member(email: str) -> None:
     services.remove_member(actor=actors.system("tests"), tenant=tenant, member=member)
 
 
+def pause(rollout_id: str) -> None:
+    """Pause a rollout, as another member does."""
+    from kernel import scope
+    from rollouts import services
+    from rollouts.models import Rollout
+    from tenants.models import User
+    from tests.build.controlplane import actor_for
+
+    with scope.all_tenants():
+        rollout = Rollout.objects.select_related("tenant").get(id=rollout_id)
+    services.pause(actor=actor_for(User.objects.get(email=OWNER)), tenant=rollout.tenant, rollout=rollout)
+
+
 if __name__ == "__main__":
     django.setup()
     if sys.argv[1] == "seed":
         sys.stdout.write(json.dumps(seed()))
     elif sys.argv[1] == "validate":
         validate()
+    elif sys.argv[1] == "pause":
+        pause(sys.argv[2])
     else:
         remove_member(sys.argv[2])

@@ -25,9 +25,14 @@ SetOption = Annotated[
 ]
 
 
+PriorityOption = Annotated[
+    str, typer.Option(help="low, normal or high: who gives way when there is not room for all (high: tenant's admins).")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (deploy, status, scale, stop, start, delete, logs, fit):
+    for command in (deploy, status, scale, prioritize, stop, start, delete, logs, fit):
         app.command()(command)
 
 
@@ -42,6 +47,7 @@ def deploy(
     replicas: Annotated[int, typer.Option(min=0, help="How many.")] = 1,
     settings: SetOption = None,
     weight: Annotated[int | None, typer.Option(min=0, help="Share of the endpoint's traffic.")] = None,
+    priority: PriorityOption = "",
     wait: Annotated[bool, typer.Option(help="Wait until it serves.")] = True,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = READY_SECONDS,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also when it fits nowhere now; it waits for room.")] = False,
@@ -63,6 +69,8 @@ def deploy(
         fitting = [row for row in answer["devices"] if row["fits"]]
         session.output.note(f"Fits: {output.size(answer['need']['total_bytes'])} on {len(fitting)} device(s)")
     body = {**wanted, "endpoint": endpoint or ref.model.lower(), **({"weight": weight} if weight is not None else {})}
+    if priority:
+        body["priority"] = priority
     made = session.api.post(session.path("deployments"), body)
     if wait and replicas:
         made = _await_ready(session, str(made["id"]), timeout)
@@ -179,6 +187,17 @@ def scale(ctx: typer.Context, deployment: DeploymentArg, replicas: Annotated[int
     session = sessions.of(ctx)
     where = session.path("deployments", naming.deployment_id(session, deployment))
     _show_one(session, session.api.patch(where, {"replicas": replicas}) or session.api.get(where))
+
+
+def prioritize(
+    ctx: typer.Context,
+    deployment: DeploymentArg,
+    priority: Annotated[str, typer.Argument(help="low, normal or high.")],
+) -> None:
+    """Say who gives way when there is not room for all."""
+    session = sessions.of(ctx)
+    where = session.path("deployments", naming.deployment_id(session, deployment))
+    _show_one(session, session.api.patch(where, {"priority": priority}))
 
 
 def stop(ctx: typer.Context, deployment: DeploymentArg) -> None:
@@ -334,6 +353,7 @@ def _show_one(session: Session, row: Mapping[str, Any]) -> None:
         ("endpoint", _named(row.get("endpoint"))),
         ("model", _what(row)),
         ("ready", _ready(row)),
+        ("priority", row.get("priority")),
         ("state", row["state"]),
         ("", row.get("sentence")),
     ]

@@ -1,11 +1,11 @@
-"""limits, prices: what a tenant and its keys may use, and what tokens cost."""
+"""limits, prices: what a tenant and its keys may use, and what tokens cost; quotas are set here too."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from runtime.client import output
+from runtime.client import output, quotas
 from runtime.client import session as sessions
 from runtime.client.commands import keys
 from runtime.client.errors import UsageError
@@ -17,6 +17,10 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Limits and budgets of a tenant.", no_args_is_help=True)
     group.command()(show)
     group.command(name="set")(set_limits)
+    group.command(name="quota")(set_quota)
+    group.command(name="groups")(groups)
+    group.command(name="set-group")(set_group)
+    group.command(name="remove-group")(remove_group)
     app.add_typer(group, name="limits")
     priced = typer.Typer(help="What tokens cost.", no_args_is_help=True)
     priced.command(name="list")(list_prices)
@@ -80,6 +84,66 @@ def set_limits(
         body["weight"] = weight
     row = session.api.patch(f"/admin/tenants/{tenant}/limits", body)
     session.output.one(row, [("tenant", row["slug"]), *keys.limit_lines(row), ("weight", row["weight"])])
+
+
+def set_quota(
+    ctx: typer.Context,
+    tenant: Annotated[str, typer.Argument(help="Slug of the tenant.")],
+    gpus: quotas.Gpus = None,
+    device_memory: quotas.DeviceMemory = None,
+    replicas: quotas.Replicas = None,
+    storage: quotas.Storage = None,
+    guaranteed_gpus: Annotated[float | None, typer.Option(help="GPUs that nobody may take back.")] = None,
+    guaranteed_device_memory: Annotated[float | None, typer.Option(help="Device memory nobody may take back.")] = None,
+    weight: Annotated[int | None, typer.Option(min=0, help="Share in what others leave free; 100 is usual.")] = None,
+    group: Annotated[str | None, typer.Option(help='Group of tenants to be in; "" leaves it.')] = None,
+    no: quotas.Unlimited = None,
+    preview: Annotated[bool, typer.Option("--preview", help="Say whom it would hurt, and change nothing.")] = False,
+) -> None:
+    """Set what a tenant may hold and what of it is guaranteed (platform admins)."""
+    session = sessions.of(ctx)
+    given = {"gpus": gpus, "device memory": device_memory, "replicas": replicas, "storage": storage}
+    firm = {"guaranteed gpus": guaranteed_gpus, "guaranteed device memory": guaranteed_device_memory}
+    body = quotas.body({**given, **firm}, no)
+    body |= {} if weight is None else {"over_quota_weight": weight}
+    body |= {} if group is None else {"group": group}
+    if not body:
+        raise UsageError("Say what to set: --gpus, --device-memory, --replicas, --storage, …, or --no NAME.")
+    where = f"/admin/tenants/{tenant}/quota"
+    if preview:
+        quotas.show_preview(session, session.api.post(f"{where}/preview", body))
+    else:
+        quotas.show(session, session.api.put(where, body))
+
+
+def groups(ctx: typer.Context) -> None:
+    """List groups of tenants and what they hold together (platform admins)."""
+    session = sessions.of(ctx)
+    rows = session.api.get("/admin/quota-groups")["items"]
+    columns = [("group", field("name")), ("tenants", field("members"))]
+    session.output.rows(rows, [*columns, *quotas.group_columns()], empty="No groups: limits set-group NAME.")
+
+
+def set_group(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the group.")],
+    gpus: quotas.Gpus = None,
+    device_memory: quotas.DeviceMemory = None,
+    replicas: quotas.Replicas = None,
+    storage: quotas.Storage = None,
+    no: quotas.Unlimited = None,
+) -> None:
+    """Make a group of tenants, or set what they may hold together (platform admins)."""
+    session = sessions.of(ctx)
+    given = {"gpus": gpus, "device memory": device_memory, "replicas": replicas, "storage": storage}
+    quotas.show(session, session.api.put(f"/admin/quota-groups/{name}", quotas.body(given, no)))
+
+
+def remove_group(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Name of the group.")]) -> None:
+    """Forget a group that has no tenants (platform admins)."""
+    session = sessions.of(ctx)
+    session.api.delete(f"/admin/quota-groups/{name}")
+    session.output.note(f"The group {name} is gone.")
 
 
 def list_prices(ctx: typer.Context) -> None:

@@ -1,13 +1,13 @@
 """nodes: machines of the platform, for platform admins."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from runtime.client import naming, output
 from runtime.client import session as sessions
-from runtime.client.output import field
+from runtime.client.output import Format, field
 from runtime.client.session import part
 
 
@@ -25,6 +25,16 @@ def register(app: typer.Typer) -> None:
     ):
         group.command(name=verb, help=says)(_verb(verb))
     app.add_typer(group, name="nodes")
+    one = typer.Typer(help="Devices (platform admins): list, show, quarantine, return, retire.", no_args_is_help=True)
+    one.command(name="list")(devices)
+    one.command(name="show")(show_device)
+    for verb, says in (
+        ("quarantine", "Move everything off a device and place nothing there."),
+        ("return", "Take a device back into service; one that was sent away is watched first."),
+        ("retire", "Take a device out of service for good."),
+    ):
+        one.command(name=verb, help=says)(_device_verb(verb))
+    app.add_typer(one, name="devices")
 
 
 def list_nodes(ctx: typer.Context) -> None:
@@ -57,11 +67,46 @@ def devices(ctx: typer.Context) -> None:
             ("product", field("product")),
             ("node", lambda row: row["node"]["name"] if isinstance(row.get("node"), dict) else row.get("node")),
             ("state", field("state")),
+            ("why", field("reason")),
             ("memory", lambda row: output.size(row.get("memory_bytes"))),
             ("held", lambda row: output.size(row.get("held_bytes"))),
         ],
         empty="No devices yet: they come with nodes.",
     )
+
+
+def show_device(ctx: typer.Context, device: Annotated[str, typer.Argument(help="UUID or id of the device.")]) -> None:
+    """Show a device, what it waits for, and what happened to it."""
+    session = sessions.of(ctx)
+    now = session.now()
+    row = session.api.get(f"/devices/{part(naming.device_id(session.api, device))}")
+    session.output.one(row, _device_lines(row))
+    events = row.get("health_events") or []
+    if session.output.form is Format.TABLE:
+        session.output.rows(
+            events,
+            [
+                ("when", lambda event: output.age(event.get("at"), now)),
+                ("what", field("code")),
+                ("message", field("message")),
+            ],
+            empty="Nothing has happened to it.",
+        )
+
+
+def _device_lines(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        ("device", row.get("uuid")),
+        ("product", row.get("product")),
+        ("kind", row.get("kind")),
+        ("node", row.get("node")),
+        ("state", row.get("state")),
+        ("why", row.get("reason")),
+        ("message", row.get("message")),
+        ("waits for", row.get("repair")),
+        ("memory", output.size(row.get("memory_bytes"))),
+        ("held", output.size(row.get("held_bytes"))),
+    ]
 
 
 def join(
@@ -84,5 +129,19 @@ def _verb(verb: str) -> Callable[[typer.Context, str], None]:
         session = sessions.of(ctx)
         row = session.api.post(f"/nodes/{part(naming.node_id(session.api, node))}/{verb}")
         session.output.one(row or {}, [("node", (row or {}).get("name", node)), ("state", (row or {}).get("state"))])
+
+    return command
+
+
+def _device_verb(verb: str) -> Callable[[typer.Context, str, str], None]:
+    def command(
+        ctx: typer.Context,
+        device: Annotated[str, typer.Argument(help="UUID or id of the device.")],
+        message: Annotated[str, typer.Option(help="Why, for whoever reads it later.")] = "",
+    ) -> None:
+        session = sessions.of(ctx)
+        path = f"/devices/{part(naming.device_id(session.api, device))}/{verb}"
+        row = session.api.post(path, {"message": message}) or {}
+        session.output.one(row, _device_lines(row))
 
     return command

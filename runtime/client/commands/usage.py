@@ -1,11 +1,10 @@
 """usage, quota: what was used, and what may be held."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from runtime.client import output
+from runtime.client import output, quotas
 from runtime.client import session as sessions
 from runtime.client.output import field
 
@@ -49,20 +48,4 @@ def usage(
 def quota(ctx: typer.Context) -> None:
     """Show what the tenant holds and may hold."""
     session = sessions.of(ctx)
-    rows = session.api.get(session.path("quota"))["items"]
-
-    def shown(row: Mapping[str, object], name: str) -> str:
-        number = row[name]
-        if number == -1:
-            return "unlimited"
-        return output.size(number) if str(row["quota"]).endswith("_bytes") else output.count(number)
-
-    session.output.rows(
-        rows,
-        [
-            ("quota", field("quota")),
-            ("used", lambda row: shown(row, "used")),
-            ("limit", lambda row: shown(row, "limit")),
-        ],
-        empty="No quotas.",
-    )
+    quotas.show(session, session.api.get(session.path("quota")))

@@ -42,7 +42,7 @@ def test_two_that_wait_for_each_other_both_get_through():
     for thread in threads:
         thread.join()
     assert escaped == []
-    assert len(tries) == 3
+    assert len(tries) >= 3  # a deadlock, and the loser again; on a busy machine it may lose once more
     assert set(Generation.objects.values_list("value", flat=True)) == {1}
 
 

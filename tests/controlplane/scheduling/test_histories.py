@@ -24,7 +24,7 @@ def test_nobody_is_overcommitted_and_everybody_knows_why_they_wait(block):
 
 def test_who_gives_way_is_waited_for_and_nobody_else_goes_meanwhile():
     seen = Counter()
-    for seed in range(1000, 1040):
+    for seed in range(40):
         history = History(seed, drains=True)
         history.run(20)
         seen += history.seen

@@ -53,7 +53,8 @@ def test_no_usage_is_said_in_words(signed_in, shell):
 
 def test_quota_in_words(signed_in, shell):
     shown = shell("quota").out
-    assert "hbm_bytes" in shown
+    assert "device memory" in shown
+    assert "hbm_bytes" not in shown
     assert "GiB" in shown
 
 
@@ -119,3 +120,19 @@ def test_an_endpoint_promises_and_keeps_callers(signed_in, shell):
     row = shell("endpoints", "edit", "chat", "--no", "error-rate", "-o", "json").json
     assert row["slo"] == {"ttft_p95_ms": 500.0}
     shell("endpoints", "edit", "chat", "--sticky", "luck", want=1)
+
+
+def test_admins_set_quotas_in_words_and_look_first(signed_in, admin, shell):
+    slug = signed_in.tenant.slug
+    looked = shell("limits", "quota", slug, "--gpus", "2.5", "--guaranteed-gpus", "1", "--preview")
+    assert "keeps everything" in looked.err
+    shown = shell("limits", "quota", slug, "--gpus", "2.5", "--guaranteed-gpus", "1", "--no", "device-memory").out
+    assert [word in shown for word in ("GPUs", "2.5", "device memory", "unlimited", "all of it")] == [True] * 5
+    assert "millis" not in shown
+    assert "no limit 'speed'" in shell("limits", "quota", slug, "--no", "speed", want=2).err
+    assert "what to set" in shell("limits", "quota", slug, want=2).err
+    shell("limits", "set-group", "research", "--device-memory", "80")
+    assert "80.0 GiB" in shell("limits", "groups").out
+    assert "In the group research" in shell("limits", "quota", slug, "--group", "research").err
+    shell("limits", "quota", slug, "--group", "")
+    shell("limits", "remove-group", "research")
