@@ -75,7 +75,7 @@ test-unit: setup-dev ## unit and API tests, on real Postgres and Valkey
 	$(PY) -m pytest -n 2 --ignore tests/acceptance --ignore tests/browser
 
 test-whole: setup-dev ## the whole path with real processes, and the pages in a real browser
-	$(PY) -m pytest $(wildcard tests/acceptance tests/browser)
+	$(PY) -m pytest -n 2 --dist loadfile $(wildcard tests/acceptance tests/browser)
 
 lint: setup-dev
 	$(PY) -m ruff check --no-cache .

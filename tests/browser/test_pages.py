@@ -129,9 +129,9 @@ def test_a_lost_connection_is_said_and_healed(visitor_of: Callable[..., Visitor]
 
 
 def test_a_removed_member_loses_the_open_page(visitor_of: Callable[..., Visitor], site: Site) -> None:
-    page = visitor_of(world.VIEWER).open("/t/harbor/")
+    page = visitor_of(world.LEAVER).open("/t/harbor/")
     expect(page.locator("[data-live-state]")).to_have_attribute("data-state", "live")
-    site.world("remove", world.VIEWER)
+    site.world("remove", world.LEAVER)
     expect(page.get_by_role("heading", name="Not found")).to_be_visible(timeout=30_000)
 
 

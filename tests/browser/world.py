@@ -10,8 +10,8 @@ from typing import Any
 import django
 
 GIB = 1024**3
-ADMIN, OWNER, DEVELOPER, VIEWER, STRANGER = (
-    f"{name}@harbor.example" for name in ("admin", "maya", "lin", "vic", "stranger")
+ADMIN, OWNER, DEVELOPER, VIEWER, STRANGER, LEAVER = (
+    f"{name}@harbor.example" for name in ("admin", "maya", "lin", "vic", "stranger", "noa")
 )
 
 
@@ -28,6 +28,7 @@ def seed() -> dict[str, Any]:
     harbor = build.make_tenant("harbor", owner=owner, name="Harbor Support")
     build.make_member(harbor, Role.ADMIN, build.make_user(DEVELOPER, name="Lin Yao"))
     build.make_member(harbor, Role.VIEWER, build.make_user(VIEWER, name="Vic Ibsen"))
+    build.make_member(harbor, Role.VIEWER, build.make_user(LEAVER, name="Noa Lind"))
     lantern = build.make_tenant("lantern", owner=build.make_user(STRANGER), name="Lantern Search")
     _fleet()
     actor = build.actor_for(owner)

@@ -117,8 +117,9 @@ def variants(body: Any, junk: Any) -> Iterator[Any]:
 class Walker:
     """Sends requests, each rolled back, and keeps what was answered wrongly."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, sample: int) -> None:
         self.client = client
+        self.sample = sample
         self.client.raise_request_exception = False
         self.wrong: list[Any] = []
         self.sent = 0
@@ -150,7 +151,8 @@ def fine(answer: Any) -> bool:
 def walk(request: pytest.FixtureRequest) -> tuple[Walker, dict[str, Any]]:
     tenant, values = make_world()
     user = owner_of(tenant) if request.param == "owner" else make_user(admin=True)
-    return Walker(client_for(user)), {"tenant": tenant.slug, **values}
+    # An admin is let in everywhere and meets all of the junk; an owner, refused at half the doors, a third of it.
+    return Walker(client_for(user), sample=3 if request.param == "owner" else 1), {"tenant": tenant.slug, **values}
 
 
 def url_of(path: str, values: dict[str, Any]) -> str:
@@ -160,9 +162,9 @@ def url_of(path: str, values: dict[str, Any]) -> str:
 def test_bodies_that_are_no_json(document: dict[str, Any], walk: tuple[Walker, dict[str, Any]]) -> None:
     walker, values = walk
     for method, path, _operation in operations(document):
-        for body, kind in RAW:
+        for body, kind in RAW[:: walker.sample]:
             walker.send(method, url_of(path, values), body, kind)
-    assert walker.sent > 600
+    assert walker.sent > 400
     assert not walker.wrong
 
 
@@ -175,7 +177,7 @@ def test_fields_with_any_value(document: dict[str, Any], walk: tuple[Walker, dic
         if not schema:
             continue
         body = sane(document, schema, "", known)
-        for junk in VALUES:
+        for junk in VALUES[:: walker.sample]:
             for variant in variants(body, junk):
                 walker.send(method, url_of(path, values), json.dumps(variant).encode())
     assert walker.sent > 600
@@ -221,7 +223,7 @@ def test_headers_with_any_text(document: dict[str, Any], walk: tuple[Walker, dic
 @pytest.mark.parametrize("secret", ["mp_\x00", "mpu_aaaaaaaaaaaa_\xff", "mp_" + "a" * 5000])
 def test_credentials_of_any_text(document: dict[str, Any], secret: str) -> None:
     _tenant, values = make_world()
-    walker = Walker(APIClient())
+    walker = Walker(APIClient(), sample=1)
     for method, path, _operation in operations(document):
         walker.send(method, url_of(path, {"tenant": "x", **values}), b"{}", HTTP_AUTHORIZATION=f"Bearer {secret}")
     assert not walker.wrong
