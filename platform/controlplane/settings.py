@@ -165,6 +165,10 @@ SPECTACULAR_SETTINGS = {
         "NodeState": "fleet.states.NodeState",
         "DeviceState": "fleet.states.DeviceState",
         "KeyScope": "tenants.models.KeyScope",
+        "Sticky": "serving.models.Sticky",
+        "Priority": "serving.models.Priority",
+        "RolloutState": "rollouts.states.RolloutState",
+        "ExperimentState": "rollouts.states.ExperimentState",
     },
 }
 

@@ -92,7 +92,7 @@ class OfferOut(serializers.Serializer[Any]):
     sentence = serializers.CharField()
 
 
-class PreviewOut(serializers.Serializer[Any]):
+class RolloutPreviewOut(serializers.Serializer[Any]):
     """What a rollout would do and cost."""
 
     baseline = serializers.UUIDField(source="baseline.id")

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from kernel.api.paging import CursorPages
 from rollouts import access, planning, selectors, services
-from rollouts.api.serializers import ComparedOut, LogOut, PreviewOut, RolloutIn, RolloutOut, WishIn
+from rollouts.api.serializers import ComparedOut, LogOut, RolloutIn, RolloutOut, RolloutPreviewOut, WishIn
 from rollouts.models import Rollout, RolloutLog
 from serving.access import access_endpoint
 from tenants.api.base import TenantView
@@ -72,21 +72,21 @@ class RolloutPreviewView(TenantView):
     """The dry run of a rollout."""
 
     permissions: ClassVar = {"POST": Permission.VIEW}
-    serializer_class = PreviewOut
+    serializer_class = RolloutPreviewOut
     pagination_class = None
 
     @extend_schema(
         operation_id="endpoint_rollouts_preview",
         summary="Say what a rollout would do and cost",
         request=WishIn,
-        responses=PreviewOut,
+        responses=RolloutPreviewOut,
     )
     def post(self, request: Request, tenant: str, endpoint: str) -> Response:
         found = access_endpoint(self.actor, self.tenant, endpoint)
         body = WishIn(data=request.data)
         body.is_valid(raise_exception=True)
         shown = planning.preview(actor=self.actor, tenant=self.tenant, endpoint=found, wish=body.wish())
-        return Response(PreviewOut(shown).data)
+        return Response(RolloutPreviewOut(shown).data)
 
 
 class OnRollout(TenantView):

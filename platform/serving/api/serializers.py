@@ -18,7 +18,7 @@ class EndpointIn(serializers.Serializer[Any]):
 
     name = serializers.CharField(max_length=80)
     slo = serializers.DictField(child=serializers.FloatField(allow_null=True), required=False, default=dict)
-    sticky = serializers.ChoiceField(choices=Sticky.values, required=False, default=Sticky.NONE.value)
+    sticky = serializers.ChoiceField(choices=Sticky.choices, required=False, default=Sticky.NONE.value)
 
 
 class EndpointPatch(serializers.Serializer[Any]):
@@ -30,7 +30,7 @@ class EndpointPatch(serializers.Serializer[Any]):
         help_text="ttft_p95_ms, itl_p95_ms, e2e_p95_ms (milliseconds), error_rate (0 to 1).",
     )
     sticky = serializers.ChoiceField(
-        choices=Sticky.values, required=False, help_text="What keeps a caller on one deployment behind the endpoint."
+        choices=Sticky.choices, required=False, help_text="What keeps a caller on one deployment behind the endpoint."
     )
 
 
@@ -119,7 +119,7 @@ class DeploymentIn(serializers.Serializer[Any]):
     weight = serializers.IntegerField(min_value=0, max_value=MAX_WEIGHT, default=DEFAULT_WEIGHT)
     drain_seconds = serializers.IntegerField(min_value=0, max_value=MAX_DRAIN_SECONDS, default=DEFAULT_DRAIN_SECONDS)
     priority = serializers.ChoiceField(
-        choices=Priority.values, required=False,
+        choices=Priority.choices, required=False,
         help_text="Who gives way when there is not room for all; high is for the tenant's admins.",
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ class DeploymentPatch(serializers.Serializer[Any]):
 
     replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
     weight = serializers.IntegerField(min_value=0, max_value=MAX_WEIGHT, required=False)
-    priority = serializers.ChoiceField(choices=Priority.values, required=False)
+    priority = serializers.ChoiceField(choices=Priority.choices, required=False)
 
 
 class RevisionOut(serializers.Serializer[Any]):
