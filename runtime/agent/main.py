@@ -114,6 +114,7 @@ async def _run(config: AgentSettings) -> None:
         loop.add_signal_handler(number, stop.set)
     if not await serve(config, stop):  # such a thread cannot be joined, and the interpreter would wait for it
         log.warning("left_a_hanging_driver_call")
+        logs.drain()
         os._exit(0)
 
 

@@ -1,5 +1,6 @@
 """Structured logs: one line per event, JSON or readable, secrets masked by field name and by shape."""
 
+import atexit
 import logging
 import re
 import sys
@@ -8,11 +9,15 @@ from typing import Any, Final
 
 import structlog
 
+from runtime.base.patient import PatientStream
+
 _SECRET_FIELDS: Final = frozenset(
     {"authorization", "api_key", "key", "token", "password", "secret", "credential", "cookie", "pepper"}
 )
 _SECRET_SHAPE: Final = re.compile(r"\b(mp[a-z]*_)[A-Za-z0-9_-]{16,}")
 _MASK: Final = "[masked]"
+_DRAIN_SECONDS: Final = 1.0
+_streams: list[PatientStream] = []
 
 
 def mask(text: str) -> str:
@@ -31,7 +36,7 @@ def mask_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> M
 
 
 def configure(*, process: str, json: bool = True, level: str = "INFO") -> None:
-    """Set up structlog and the standard library's logging to write to stderr in one shape."""
+    """Set up structlog and the standard library's logging to write to stderr in one shape, without ever waiting."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -45,7 +50,9 @@ def configure(*, process: str, json: bool = True, level: str = "INFO") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    stream = PatientStream(sys.stderr)
+    _streams[:] = [stream]
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -56,6 +63,15 @@ def configure(*, process: str, json: bool = True, level: str = "INFO") -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     structlog.contextvars.bind_contextvars(process=process)
+
+
+def drain() -> None:
+    """Wait a moment for what was logged to be written: before a process ends without its exit handlers."""
+    for stream in _streams:
+        stream.drain(_DRAIN_SECONDS)
+
+
+atexit.register(drain)
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:

@@ -47,6 +47,9 @@ def _run(spec_path: Path) -> int:
 
 
 if __name__ == "__main__":
+    from runtime.base import logs
+
     code = main(sys.argv[1:])
+    logs.drain()
     sys.stderr.flush()
     os._exit(code)  # all is closed; taking torch and gigabytes of cache apart page by page would take seconds

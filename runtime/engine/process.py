@@ -103,6 +103,7 @@ class EngineProcess:
         _log.info("signal_received", times=self._signals)
         if self._signals > 1 or self.lifecycle.loaded is None:
             _remove(Path(self._spec.address_file))
+            logs.drain()
             os._exit(self._exit_code)  # nothing is in hand that could be lost; a load cannot be interrupted
         self._stop.set()
 

@@ -1,0 +1,60 @@
+"""A stream for logs that never makes its writer wait.
+
+Logs usually go into a pipe. When whoever reads it stands still, the pipe fills after 64 KiB and the next write blocks:
+in an event loop that is the end of serving. Here a thread does the writing; what does not fit in the queue is dropped,
+counted, and said so once the reader goes on.
+"""
+
+import queue
+import threading
+from typing import Final, TextIO
+
+MOST_LINES: Final = 10_000
+
+
+class PatientStream:
+    """Wraps ``stream``; ``most`` texts wait at one time. Safe for any number of threads."""
+
+    def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
+        self._stream = stream
+        self._waiting: queue.Queue[str] = queue.Queue(most)
+        self._dropped = 0
+        self._idle = threading.Condition()
+        self._unwritten = 0
+        threading.Thread(target=self._pass_on, name="log-writer", daemon=True).start()
+
+    def write(self, text: str) -> int:
+        """Take ``text``; returns at once whatever the stream does."""
+        with self._idle:
+            try:
+                self._waiting.put_nowait(text)
+            except queue.Full:
+                self._dropped += 1
+            else:
+                self._unwritten += 1
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: a handler flushes after every line, and must not wait either. See :meth:`drain`."""
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until all is written, at most ``seconds``; false when something is left. For the end of a process."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._unwritten, seconds)
+
+    def _pass_on(self) -> None:
+        while True:
+            text = self._waiting.get()
+            with self._idle:
+                dropped, self._dropped = self._dropped, 0
+            try:
+                self._stream.write(text)
+                if dropped:
+                    self._stream.write(f"{dropped} log lines were dropped: nobody read them in time\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                pass  # the reader is gone for good, or the stream is closed: there is nobody left to tell
+            finally:
+                with self._idle:
+                    self._unwritten -= 1
+                    self._idle.notify_all()
