@@ -1,6 +1,5 @@
 """Experiments: a fixed split, estimates with intervals, and the weights of before when it ends."""
 
-import dataclasses
 import datetime
 import uuid
 from typing import Any, Final
@@ -160,16 +159,7 @@ def compare(experiment: Experiment) -> dict[str, Any]:
     if experiment.state == ExperimentState.ENDED:
         return dict(experiment.results)
     baseline, candidate = evidence.of_experiment(experiment)
-    rows = [
-        {
-            "measure": one.measure,
-            "unit": one.unit,
-            "baseline": dataclasses.asdict(one),
-            "candidate": dataclasses.asdict(other),
-            "apart": intervals.apart(one, other),
-        }
-        for one, other in zip(intervals.estimates(baseline), intervals.estimates(candidate), strict=True)
-    ]
+    rows = intervals.shown(intervals.pairs_of(baseline, candidate))
     return {"baseline_requests": baseline.requests, "candidate_requests": candidate.requests, "measures": rows}
 
 

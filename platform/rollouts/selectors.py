@@ -97,7 +97,7 @@ def measured(rollout: Rollout) -> Measured | None:
     return Measured(
         baseline.requests,
         candidate.requests,
-        tuple(zip(intervals.estimates(baseline), intervals.estimates(candidate), strict=True)),
+        tuple(intervals.pairs_of(baseline, candidate)),
         tuple((check, verdict.alone(check, step.min_requests)) for check in checks),
     )
 
@@ -105,16 +105,7 @@ def measured(rollout: Rollout) -> Measured | None:
 def compared(rollout: Rollout) -> list[dict[str, Any]]:
     """Both sides' measures in the current (or last) step, with intervals; empty before its share was set."""
     found = measured(rollout)
-    return [
-        {
-            "measure": one.measure,
-            "unit": one.unit,
-            "baseline": dataclasses.asdict(one),
-            "candidate": dataclasses.asdict(other),
-            "apart": intervals.apart(one, other),
-        }
-        for one, other in (found.pairs if found else ())
-    ]
+    return intervals.shown(found.pairs if found else ())
 
 
 @dataclasses.dataclass(frozen=True)

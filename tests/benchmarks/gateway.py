@@ -27,38 +27,17 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import psutil
-import uvloop
 
 from runtime.embedded.valkey import Valkey
 from runtime.wire.routes import Budget, RateLimits, TenantEntry, TokenPrice
+from tests.benchmarks.trivial_backend import ANSWER
 from tests.benchmarks.wire_load import Plan
 from tests.build import gateway_peers as peers
 
 ROOT: Final = Path(__file__).parents[2]
-ANSWER: Final = json.dumps(
-    {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1_700_000_000,
-        "model": "chat",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Word."}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14},
-    }
-)
-_EVENT: Final = json.dumps(
-    {
-        "id": "chatcmpl-1",
-        "object": "chat.completion.chunk",
-        "created": 1_700_000_000,
-        "model": "chat",
-        "choices": [{"index": 0, "delta": {"content": " token"}, "logprobs": None, "finish_reason": None}],
-    }
-)
-_TOKENS: Final = 100
-_TICK_SECONDS: Final = 0.02
 _PATIENCE: Final = 4
 
 
@@ -228,7 +207,7 @@ def _cpu(pid: int) -> float:
 async def _backends(folder: Path, machine: Machine) -> AsyncIterator[tuple[str, str]]:
     """A backend with one fixed answer (nginx where it is installed), and one that streams."""
     chunk_file = folder / "chunks.json"
-    arguments = [sys.executable, "-m", "tests.benchmarks.gateway", "--backend", str(chunk_file)]
+    arguments = [sys.executable, "-m", "tests.benchmarks.trivial_backend", str(chunk_file)]
     async with process(arguments, machine.rest, ready=chunk_file) as _:
         chunks = str(json.loads(chunk_file.read_text())["url"])
         if not shutil.which("nginx"):
@@ -389,64 +368,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# --- the streaming backend ---
-
-
-class Chunks(asyncio.Protocol):
-    """Answers a stream event by event, one a tick, as an engine does; anything else with the fixed answer."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._left = 0
-        self._plain = (
-            f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(ANSWER)}\r\n\r\n{ANSWER}"
-        ).encode()
-        self._received = b""
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head = self._received.find(b"\r\n\r\n")
-        if head < 0:
-            return
-        lower = self._received[:head].lower()
-        at = lower.find(b"content-length: ")
-        length = int(lower[at + 16 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-        if len(self._received) < head + 4 + length:
-            return
-        body, self._received = self._received[head + 4 :], b""
-        if b'"stream":true' not in body.replace(b" ", b""):
-            self._transport.write(self._plain)
-            return
-        self._transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
-        self._left = _TOKENS
-        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
-
-    def _tick(self) -> None:
-        if self._transport.is_closing():
-            return
-        usage = b': usage {"prompt_tokens":12,"completion_tokens":%d}\n\n' % (_TOKENS - self._left + 1)
-        self._left -= 1
-        text = usage + b"data: " + _EVENT.encode() + b"\n\n"
-        if not self._left:
-            text += b"data: [DONE]\n\n"
-        self._transport.write(b"%x\r\n%b\r\n" % (len(text), text))
-        if self._left:
-            asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
-        else:
-            self._transport.write(b"0\r\n\r\n")
-
-
-async def _serve_chunks(address: Path) -> None:
-    server = await asyncio.get_running_loop().create_server(Chunks, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    temporary = address.with_suffix(".new")
-    temporary.write_text(json.dumps({"url": f"http://127.0.0.1:{port}"}))
-    temporary.rename(address)
-    await server.serve_forever()
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement, all rounds together")
@@ -455,12 +376,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rate", type=float, default=500.0, help="requests per second for the added latency")
     parser.add_argument("--profile", default="", help="write the gateway's cProfile statistics to this file")
-    parser.add_argument("--backend", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    if _backend := _options().backend:
-        uvloop.run(_serve_chunks(Path(_backend)))
-    else:
-        asyncio.run(main())
+    asyncio.run(main())

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from tests.build import gateway_peers as peers
+from tests.build.gateway_engine import FakeEngine
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,7 +167,7 @@ def _url_in(address: Path) -> str:
 
 
 async def _serve_backend(address: Path) -> None:
-    async with peers.serving(peers.plain(peers.FakeEngine(tokens=8))) as url:
+    async with peers.serving(peers.plain(FakeEngine(tokens=8))) as url:
         temporary = address.with_suffix(".new")
         temporary.write_text(json.dumps({"url": url}))
         temporary.rename(address)

@@ -25,6 +25,7 @@ import aiohttp
 from runtime.wire.routes import Budget, EndpointEntry, KeyEntry, RateLimits, RouteTable, TokenPrice
 from tests.benchmarks.gateway import Machine, process, valkey
 from tests.build import gateway_peers as peers
+from tests.build.gateway_engine import FakeEngine
 
 GATEWAYS: Final = 3
 RPM: Final = 600
@@ -174,7 +175,7 @@ async def _running() -> AsyncIterator[Bench]:
     machine = Machine(cores[0], cores[0])
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        engine = await stack.enter_async_context(peers.serving(peers.plain(peers.FakeEngine())))
+        engine = await stack.enter_async_context(peers.serving(peers.plain(FakeEngine())))
         limits_url = await stack.enter_async_context(valkey(folder, machine))
         price = TokenPrice(completion=1_000_000)
         endpoint = peers.an_endpoint("chat", peers.a_variant(peers.a_replica(engine)), price=price)

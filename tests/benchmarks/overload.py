@@ -22,18 +22,8 @@ import aiohttp
 from runtime.base import asgi, logs
 from runtime.gateway.auth import HEADER_CRITICALITY
 from runtime.wire.inference import PRIORITIES
-from tests.build.gateway_peers import (
-    ACME_KEY,
-    FakeEngine,
-    a_key,
-    a_replica,
-    a_table,
-    a_variant,
-    an_endpoint,
-    ask,
-    plain,
-    serving,
-)
+from tests.build.gateway_engine import FakeEngine
+from tests.build.gateway_peers import ACME_KEY, a_key, a_replica, a_table, a_variant, an_endpoint, ask, plain, serving
 from tests.build.gateway_whole import whole_gateway
 
 TOP_SHARE_OF_PEAK: Final = 0.5

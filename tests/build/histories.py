@@ -11,7 +11,8 @@ from scheduling.demand import NO_DEMAND, Demand, Shape
 from scheduling.feasible import refuse
 from scheduling.need import Need
 from scheduling.plan import MAX_VICTIMS, Planner
-from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
+from scheduling.snapshot import UNLIMITED, DeviceView, NodeView
+from tests.build.memory_fleet import Fleet, Gone, Part, Replica
 
 GIB = 1024**3
 PRODUCTS = {"H100": 80, "L40S": 48}
@@ -19,131 +20,6 @@ MAX_NODES = 8
 MAX_REPLICAS = 60
 LEASE_SECONDS = 45
 CALM_CYCLES = 20
-
-
-class Gone(Exception):
-    """A commit was refused: what the plan was made from is not true any more."""
-
-
-@dataclasses.dataclass
-class Replica:
-    """``owner`` of partitions once ``node`` is set; ``reason`` says why it waits."""
-
-    id: uuid.UUID
-    tenant: uuid.UUID
-    deployment: uuid.UUID
-    need: Need
-    priority: int
-    generation: int = 1
-    nodes: frozenset[uuid.UUID] = frozenset()
-    reason: str = ""
-    ending: bool = False
-    waits_since: int = 0
-    planned: bool = False
-    leaving: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A partition: what one rank holds."""
-
-    replica: uuid.UUID
-    device: uuid.UUID
-    memory_bytes: int
-    millis: int
-    whole: bool
-    host_bytes: int
-    millicpus: int
-
-
-class Fleet:
-    """Rows and their constraints. ``nodes`` and ``devices`` keep no sums: those are counted from ``parts``."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[uuid.UUID, NodeView] = {}
-        self.devices: dict[uuid.UUID, DeviceView] = {}
-        self.parts: dict[tuple[uuid.UUID, int], Part] = {}
-        self.limits: dict[uuid.UUID, tuple[int, int]] = {}
-
-    def held_of(self, tenant: uuid.UUID, replicas: dict[uuid.UUID, Replica]) -> int:
-        """Bytes of devices that a tenant holds."""
-        return sum(part.memory_bytes for part in self.parts.values() if replicas[part.replica].tenant == tenant)
-
-    def snapshot(self, replicas: dict[uuid.UUID, Replica]) -> Snapshot:
-        """What the planner sees: sums from the partitions."""
-        devices = dict(self.devices)
-        nodes = dict(self.nodes)
-        for part in self.parts.values():
-            device = devices[part.device]
-            devices[part.device] = dataclasses.replace(
-                device, held_bytes=device.held_bytes + part.memory_bytes, held_millis=device.held_millis + part.millis,
-                exclusive=device.exclusive or part.whole, shared=device.shared or not part.whole,
-            )  # fmt: skip
-            node = nodes[device.node_id]
-            counts = dict(node.replicas)
-            deployment = replicas[part.replica].deployment
-            counts[deployment] = counts.get(deployment, 0) + 1
-            nodes[node.id] = dataclasses.replace(
-                node, held_host_bytes=node.held_host_bytes + part.host_bytes, replicas=counts,
-                held_millicpus=node.held_millicpus + part.millicpus,
-            )  # fmt: skip
-        ordered = sorted(devices.values(), key=lambda device: (nodes[device.node_id].name, device.uuid))
-        tenants = {
-            tenant: TenantView(
-                id=tenant, guaranteed_bytes=guaranteed, limit_bytes=limit, held_bytes=self.held_of(tenant, replicas)
-            )
-            for tenant, (guaranteed, limit) in self.limits.items()
-        }
-        return Snapshot(nodes, tuple(ordered), self._holders(replicas), tenants)
-
-    def _holders(self, replicas: dict[uuid.UUID, Replica]) -> tuple[HolderView, ...]:
-        parts: dict[uuid.UUID, list[Holding]] = {}
-        for (replica, _rank), part in sorted(self.parts.items()):
-            parts.setdefault(replica, []).append(
-                Holding(
-                    device_id=part.device, memory_bytes=part.memory_bytes, millis=part.millis, exclusive=part.whole,
-                    host_bytes=part.host_bytes, millicpus=part.millicpus,
-                )
-            )  # fmt: skip
-        return tuple(
-            HolderView(
-                replica_id=key, deployment_id=replicas[key].deployment, tenant_id=replicas[key].tenant,
-                label=str(key), priority=replicas[key].priority, holdings=tuple(held),
-                endable=not replicas[key].ending and not replicas[key].leaving, leaving=replicas[key].leaving,
-            )
-            for key, held in parts.items()
-        )  # fmt: skip
-
-    def commit(self, answer: Answer, replicas: dict[uuid.UUID, Replica]) -> None:
-        """All ranks or none, checked again on what is now: the same checks as ``scheduling.commit``."""
-        replica = replicas.get(answer.ask.replica_id)
-        need = answer.need
-        if replica is None or need is None or replica.nodes or replica.generation != answer.ask.generation:
-            raise Gone("the replica does not wait any more")
-        limit = self.limits[replica.tenant][1]
-        if limit != UNLIMITED and self.held_of(replica.tenant, replicas) + need.total_bytes > limit:
-            raise Gone("quota")
-        now = self.snapshot(replicas)
-        devices = {device.id: device for device in now.devices}
-        for place in answer.places:
-            device = devices.get(place.device.id)
-            if device is None or device.node_id != place.node.id:
-                raise Gone("the device is gone")
-            if refuse(device, now.nodes[device.node_id], answer.ask.needs) is not None:
-                raise Gone("the device has changed")
-        for place in answer.places:
-            self.parts[replica.id, place.rank] = Part(
-                replica.id, place.device.id, need.memory_bytes, need.millis, need.whole, place.host_bytes,
-                place.millicpus,
-            )  # fmt: skip
-        replica.nodes = frozenset(place.node.id for place in answer.places)
-        replica.reason = ""
-
-    def release(self, replica: Replica) -> None:
-        """Free what a replica holds."""
-        for key in [key for key in self.parts if key[0] == replica.id]:
-            del self.parts[key]
-        replica.nodes = frozenset()
 
 
 class History:

@@ -21,6 +21,7 @@ import psycopg
 
 from tests import services
 from tests.build import gateway_peers as peers
+from tests.build.gateway_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
@@ -44,7 +45,7 @@ async def running(gateways: int = GATEWAYS) -> AsyncIterator[Plane]:
     with tempfile.TemporaryDirectory() as folder, _database(main, name) as url:
         async with contextlib.AsyncExitStack() as stack:
             home = Path(folder)
-            engine = await stack.enter_async_context(peers.serving(peers.plain(peers.FakeEngine(tokens=2))))
+            engine = await stack.enter_async_context(peers.serving(peers.plain(FakeEngine(tokens=2))))
             port = _free_port()
             env = _environment(home, url, port)
             await _run(env, "-m", "django", "migrate", "--no-input", "--verbosity", "0")

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from rollouts.judge import sequential
 from rollouts.judge.evidence import DURATIONS, Evidence, Histogram
@@ -88,6 +89,28 @@ def _steps(value: float, low: float, high: float, relative: bool) -> tuple[float
         return value, value - low, high - value
     half = math.log(GROWTH) / 2
     return math.log(value), max(half, math.log(value / max(low, SMALLEST_MS))), max(half, math.log(high / value))
+
+
+Pair = tuple[Estimate, Estimate]
+
+
+def pairs_of(baseline: Evidence, candidate: Evidence) -> list[Pair]:
+    """Every measure of both sides."""
+    return list(zip(estimates(baseline), estimates(candidate), strict=True))
+
+
+def shown(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
+    """Pairs as JSON, with whether they are apart."""
+    return [
+        {
+            "measure": one.measure,
+            "unit": one.unit,
+            "baseline": dataclasses.asdict(one),
+            "candidate": dataclasses.asdict(other),
+            "apart": apart(one, other),
+        }
+        for one, other in pairs
+    ]
 
 
 def apart(one: Estimate, other: Estimate) -> bool:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.build.gateway_peers import ENGINE_TOKEN, FakeEngine
+from tests.build.gateway_engine import FakeEngine
+from tests.build.gateway_peers import ENGINE_TOKEN
 from tests.runtime.client.conftest import served
 
 

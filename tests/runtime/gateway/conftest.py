@@ -14,11 +14,11 @@ from runtime.gateway.__main__ import config_of
 from runtime.gateway.app import App
 from runtime.gateway.core import Core, build
 from runtime.gateway.settings import Settings
+from tests.build.gateway_engine import FakeEngine
 from tests.build.gateway_peers import (
     ACME_KEY,
     JOIN_TOKEN,
     FakeControl,
-    FakeEngine,
     a_replica,
     a_table,
     a_variant,

@@ -9,10 +9,10 @@ import pytest
 from runtime.gateway import auth
 from runtime.gateway.auth import client_address, digest_of, networks_of
 from runtime.wire.routes import Budget, RateLimits, TokenPrice
+from tests.build.gateway_engine import FakeEngine
 from tests.build.gateway_peers import (
     ACME_KEY,
     PEPPER,
-    FakeEngine,
     a_key,
     a_replica,
     a_table,

@@ -12,9 +12,9 @@ import pytest
 from runtime.wire import codec
 from runtime.wire.inference import HEADER_USAGE, Usage
 from runtime.wire.routes import Budget, RateLimits
+from tests.build.gateway_engine import FakeEngine
 from tests.build.gateway_peers import (
     ACME_KEY,
-    FakeEngine,
     a_key,
     a_replica,
     a_table,

@@ -7,18 +7,8 @@ import aiohttp
 import openai
 import pytest
 
-from tests.build.gateway_peers import (
-    ACME_KEY,
-    FakeEngine,
-    a_replica,
-    a_table,
-    a_variant,
-    an_endpoint,
-    ask,
-    plain,
-    serving,
-    until,
-)
+from tests.build.gateway_engine import FakeEngine
+from tests.build.gateway_peers import ACME_KEY, a_replica, a_table, a_variant, an_endpoint, ask, plain, serving, until
 
 
 def headers():

@@ -10,10 +10,10 @@ import pytest
 from runtime.gateway import outliers
 from runtime.wire.reports import Phase
 from runtime.wire.routes import Slo
+from tests.build.gateway_engine import FakeEngine
 from tests.build.gateway_peers import (
     ACME_KEY,
     BETA_KEY,
-    FakeEngine,
     a_replica,
     a_table,
     a_variant,
