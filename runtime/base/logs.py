@@ -3,7 +3,6 @@
 import atexit
 import logging
 import re
-import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ _SECRET_FIELDS: Final = frozenset(
 _SECRET_SHAPE: Final = re.compile(r"\b(mp[a-z]*_)[A-Za-z0-9_-]{16,}")
 _MASK: Final = "[masked]"
 _DRAIN_SECONDS: Final = 1.0
+_STDERR: Final = 2
 _streams: list[PatientStream] = []
 
 
@@ -50,7 +50,7 @@ def configure(*, process: str, json: bool = True, level: str = "INFO") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    stream = PatientStream(sys.stderr)
+    stream = PatientStream(_STDERR)
     _streams[:] = [stream]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

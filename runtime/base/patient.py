@@ -3,20 +3,24 @@
 Logs usually go into a pipe. When whoever reads it stands still, the pipe fills after 64 KiB and the next write blocks:
 in an event loop that is the end of serving. Here a thread does the writing; what does not fit in the queue is dropped,
 counted, and said so once the reader goes on.
+
+The thread writes to the file descriptor and not through Python's stream of it: at the end of the process the
+interpreter flushes that stream, and would wait for a lock that the blocked thread holds.
 """
 
+import os
 import queue
 import threading
-from typing import Final, TextIO
+from typing import Final
 
 MOST_LINES: Final = 10_000
 
 
 class PatientStream:
-    """Wraps ``stream``; ``most`` texts wait at one time. Safe for any number of threads."""
+    """Writes UTF-8 to ``descriptor``; ``most`` texts wait at one time. Safe for any number of threads."""
 
-    def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
-        self._stream = stream
+    def __init__(self, descriptor: int, most: int = MOST_LINES) -> None:
+        self._descriptor = descriptor
         self._waiting: queue.Queue[str] = queue.Queue(most)
         self._dropped = 0
         self._idle = threading.Condition()
@@ -47,14 +51,17 @@ class PatientStream:
             text = self._waiting.get()
             with self._idle:
                 dropped, self._dropped = self._dropped, 0
+            if dropped:
+                text += f"{dropped} log lines were dropped: nobody read them in time\n"
             try:
-                self._stream.write(text)
-                if dropped:
-                    self._stream.write(f"{dropped} log lines were dropped: nobody read them in time\n")
-                self._stream.flush()
-            except (OSError, ValueError):
-                pass  # the reader is gone for good, or the stream is closed: there is nobody left to tell
+                self._put(text.encode(errors="backslashreplace"))
+            except OSError:
+                pass  # the reader is gone for good, or the descriptor is closed: there is nobody left to tell
             finally:
                 with self._idle:
                     self._unwritten -= 1
                     self._idle.notify_all()
+
+    def _put(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]

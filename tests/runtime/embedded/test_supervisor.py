@@ -131,7 +131,7 @@ async def test_a_program_that_does_not_end_when_asked_is_killed_with_its_group(m
     await supervisor.start(program("web", code, stop_s=0.3))
     pids = [supervisor.pids["web"], int(supervisor.units[0].said().split()[1])]
     await supervisor.stop()
-    assert [pid for pid in pids if alive(pid)] == []
+    await until(lambda: not any(alive(pid) for pid in pids))
 
 
 async def test_a_grandchild_that_left_the_group_is_ended_with_the_rest(make: Callable[[], Supervisor]) -> None:
@@ -148,7 +148,7 @@ async def test_a_grandchild_that_left_the_group_is_ended_with_the_rest(make: Cal
     await until(lambda: supervisor.units[0].restarts == 1 and supervisor.units[0].state is State.READY)
     assert alive(engine), "a restart of the agent leaves its engines alone"
     await supervisor.stop()
-    assert not alive(engine)
+    await until(lambda: not alive(engine))
 
 
 async def test_a_step_returns_its_output_and_keeps_it_out_of_the_log(
