@@ -14,6 +14,7 @@ import threading
 from typing import Final
 
 MOST_LINES: Final = 10_000
+_TOGETHER: Final = 32_768  # characters in one write
 
 
 class PatientStream:
@@ -42,25 +43,41 @@ class PatientStream:
         """Nothing: a handler flushes after every line, and must not wait either. See :meth:`drain`."""
 
     def drain(self, seconds: float) -> bool:
-        """Wait until all is written, at most ``seconds``; false when something is left. For the end of a process."""
+        """Wait until all is written; false when nothing could be written for ``seconds``. For the end of a process."""
         with self._idle:
-            return self._idle.wait_for(lambda: not self._unwritten, seconds)
+            while self._unwritten:
+                before = self._unwritten
+                if not self._idle.wait_for(lambda: self._unwritten != before, seconds):  # noqa: B023  called at once
+                    return False
+        return True
 
     def _pass_on(self) -> None:
         while True:
-            text = self._waiting.get()
+            texts = self._next()
             with self._idle:
                 dropped, self._dropped = self._dropped, 0
             if dropped:
-                text += f"{dropped} log lines were dropped: nobody read them in time\n"
+                texts.append(f"{dropped} log lines were dropped: nobody read them in time\n")
             try:
-                self._put(text.encode(errors="backslashreplace"))
+                self._put("".join(texts).encode(errors="backslashreplace"))
             except OSError:
                 pass  # the reader is gone for good, or the descriptor is closed: there is nobody left to tell
             finally:
                 with self._idle:
-                    self._unwritten -= 1
+                    self._unwritten -= len(texts) - bool(dropped)
                     self._idle.notify_all()
+
+    def _next(self) -> list[str]:
+        """Wait for a text; return it with those that wait behind it, about what a pipe takes at once."""
+        texts = [self._waiting.get()]
+        size = len(texts[0])
+        while size < _TOGETHER:
+            try:
+                texts.append(self._waiting.get_nowait())
+            except queue.Empty:
+                break
+            size += len(texts[-1])
+        return texts
 
     def _put(self, data: bytes) -> None:
         while data:
