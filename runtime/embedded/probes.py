@@ -58,8 +58,22 @@ def answers(host: str, port: int, path: str) -> Probe:
     return probe
 
 
+def replies(host: str, port: int, path: str) -> Probe:
+    """True when ``GET path`` is answered at all, with whatever status."""
+
+    async def probe(_child: Child) -> bool:
+        return await _http_status(host, port, path) is not None
+
+    return probe
+
+
 async def http_ok(host: str, port: int, path: str) -> bool:
     """True when ``GET path`` on that address is answered with a status below 400 within five seconds."""
+    status = await _http_status(host, port, path)
+    return status is not None and status < 400
+
+
+async def _http_status(host: str, port: int, path: str) -> int | None:
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             reader, writer = await asyncio.open_connection(connectable(host), port)
@@ -72,8 +86,8 @@ async def http_ok(host: str, port: int, path: str) -> bool:
             finally:
                 writer.close()
     except (OSError, TimeoutError):
-        return False
-    return len(status) >= 2 and status[1].isdigit() and int(status[1]) < 400
+        return None
+    return int(status[1]) if len(status) >= 2 and status[1].isdigit() else None
 
 
 def connectable(host: str) -> str:

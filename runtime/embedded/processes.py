@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from runtime.embedded import probes
+from runtime.embedded.liveness import Liveness
 from runtime.embedded.places import Places
 from runtime.embedded.postgres import Postgres, clean_env
 from runtime.embedded.supervisor import Program
@@ -107,9 +108,10 @@ def web(places: Places, env: Environments) -> Program:
     """Console, REST and WebSockets. Open sockets are given five seconds at the end."""
     command = ["uvicorn", "controlplane.asgi:application", "--host", places.web_host, "--port", str(places.web_port)]
     options = ["--lifespan", "off", "--ws", "websockets", "--no-access-log", "--timeout-graceful-shutdown", "5"]
-    return _python(
-        "web", [*command, *options], places, env.control, probes.answers(places.web_host, places.web_port, "/readyz")
-    )
+    ready = probes.answers(places.web_host, places.web_port, "/readyz")
+    # Whether it answers, not whether it is ready: ending it does not bring a database back.
+    alive = Liveness(probe=probes.replies(places.web_host, places.web_port, "/healthz"))
+    return replace(_python("web", [*command, *options], places, env.control, ready), liveness=alive)
 
 
 def worker(places: Places, env: Environments) -> Program:
@@ -130,7 +132,8 @@ def gateway(places: Places, env: Environments) -> Program:
     """The door for applications. It is given time to finish what it streams."""
     ready = probes.answers(places.gateway_host, places.gateway_port, "/health")
     program = _python("gateway", ["runtime.gateway"], places, env.gateway, ready)
-    return replace(program, stop_s=35.0, layer=_GATEWAY)
+    alive = Liveness(probe=probes.replies(places.gateway_host, places.gateway_port, "/health"))
+    return replace(program, stop_s=35.0, layer=_GATEWAY, liveness=alive)
 
 
 def agent(places: Places, env: Environments) -> Program:

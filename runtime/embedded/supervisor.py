@@ -18,6 +18,7 @@ from typing import Any, Final
 from runtime.base.clock import Clock
 from runtime.embedded import spawn, status, sweep
 from runtime.embedded.errors import StartError
+from runtime.embedded.liveness import Liveness, until_hung
 from runtime.embedded.logfiles import RotatingLog
 from runtime.embedded.probes import Probe
 from runtime.embedded.restart import RestartHistory, RestartPolicy
@@ -50,6 +51,7 @@ class Program:
     cwd: Path
     ready: Probe
     ready_s: float = 60.0
+    liveness: Liveness | None = None  # none: only its end is noticed
     stop_signal: signal.Signals = signal.SIGTERM
     stop_s: float = 15.0
     death_signal: signal.Signals = signal.SIGKILL
@@ -251,15 +253,29 @@ class Supervisor:
         return False
 
     async def _keep(self, unit: Unit) -> None:
-        """Wait for the process to end and start it again, for as long as the supervisor runs."""
+        """Wait for the process to end, or to hang, and start it again, for as long as the supervisor runs."""
         while unit.process is not None:
-            unit.last_end = await unit.process.wait()
+            await self._until_end(unit, unit.process)
             while True:
                 decision = unit.history.after_end(self._clock.monotonic())
                 self._move(unit, State.FAILED if decision.exhausted else State.WAITING)
                 await self._clock.sleep(decision.delay_s)
                 if await self._again(unit):
                     break
+
+    async def _until_end(self, unit: Unit, process: asyncio.subprocess.Process) -> None:
+        ended = asyncio.create_task(process.wait())
+        waits: set[asyncio.Task[Any]] = {ended}
+        if unit.program.liveness is not None:
+            waits.add(asyncio.create_task(until_hung(unit.program.liveness, unit, self._clock)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                unit.log.write(b"supervisor: the process runs but does not answer; it is ended and started again\n")
+                await self._kill(unit)
+        finally:
+            await _cancel(list(waits))
+        unit.last_end = process.returncode
 
     async def _again(self, unit: Unit) -> bool:
         unit.restarts += 1
@@ -337,7 +353,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-async def _cancel(tasks: Sequence[asyncio.Task[None] | asyncio.Task[int] | asyncio.Task[bool]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

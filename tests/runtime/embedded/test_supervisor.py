@@ -16,6 +16,7 @@ import pytest
 from runtime.base.clock import SystemClock
 from runtime.embedded import probes, status, sweep
 from runtime.embedded.errors import StartError
+from runtime.embedded.liveness import Liveness
 from runtime.embedded.restart import RestartPolicy
 from runtime.embedded.supervisor import Program, State, Supervisor
 
@@ -58,6 +59,27 @@ async def test_a_program_that_ends_is_started_again_in_place(make: Callable[[], 
     await until(lambda: supervisor.units[0].restarts == 1 and supervisor.units[0].state is State.READY)
     assert supervisor.pids["web"] != first
     assert supervisor.units[0].last_end == -signal.SIGKILL
+
+
+async def test_a_program_that_runs_but_does_not_answer_is_started_again(
+    make: Callable[[], Supervisor], tmp_path: Path
+) -> None:
+    asked: list[bool] = []
+
+    async def answers() -> bool:
+        asked.append(supervisor.units[0].restarts > 0 or len(asked) in {0, 2})
+        return asked[-1]
+
+    supervisor = make()
+    liveness = Liveness(probe=probes.calls(answers), every_s=0.02, misses=3)
+    await supervisor.start(program("gateway", SERVE, liveness=liveness))
+    first = supervisor.pids["gateway"]
+    await until(lambda: supervisor.units[0].restarts == 1 and supervisor.units[0].state is State.READY)
+    await until(lambda: len(asked) > 10)
+    assert asked[:6] == [True, False, True, False, False, False], "an answer between two silences starts the count anew"
+    assert supervisor.units[0].restarts == 1
+    assert supervisor.pids["gateway"] != first
+    assert "does not answer" in (tmp_path / "logs" / "gateway.log").read_text()
 
 
 async def test_the_status_file_names_every_program(make: Callable[[], Supervisor], tmp_path: Path) -> None:
