@@ -35,6 +35,9 @@ _log = logs.get(__name__)
 # A failed engine stays this long, so that its agent can read why.
 FAILED_LINGER_SECONDS: Final = 5.0
 _DRAIN_POLL_SECONDS: Final = 0.05
+_GUARD_SECONDS: Final = 2.0
+# No step takes so long.
+_STUCK_SECONDS: Final = 180.0
 _BACKLOG: Final = 1024
 _KEEP_ALIVE_SECONDS: Final = 75
 # Every request has ended by then; this is for clients that are slow to read their last bytes.
@@ -90,9 +93,10 @@ class EngineProcess:
             await asyncio.sleep(0.005)
         self._announce(listener)
         loading = asyncio.create_task(self._load())
-        napping = asyncio.create_task(self._nap(loading))
+        watching = [asyncio.create_task(watch(loading)) for watch in (self._nap, self._guard)]
         await self._stop.wait()
-        napping.cancel()
+        for task in watching:
+            task.cancel()
         await self._drain()
         await self._close(server, serving, loading)
         return self._exit_code
@@ -160,6 +164,17 @@ class EngineProcess:
         loaded = self.lifecycle.loaded
         if loaded is not None:
             await loaded.slumber.watch()
+
+    async def _guard(self, loading: "asyncio.Task[None]") -> None:
+        """An engine that has work and gets nowhere has failed: it ends, and whoever started it starts it again."""
+        await asyncio.wait([loading])
+        loaded = self.lifecycle.loaded
+        while loaded is not None:
+            await self._clock.sleep(_GUARD_SECONDS)
+            stuck = loaded.engine.stuck_seconds()
+            if stuck > _STUCK_SECONDS:
+                await self._fail("EngineStuck", f"No step has ended for {stuck:.0f} seconds, and there is work.")
+                return
 
     def _fatal(self, message: str) -> None:
         """Called by the engine's thread when it gives up."""

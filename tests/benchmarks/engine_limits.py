@@ -21,7 +21,7 @@ from runtime.engine.kernels import library
 
 BATCHES = (1, 8, 32)
 CONTEXT = 160  # the middle of 128 tokens in and 64 out
-ROUNDS = 15
+ROUNDS = 40
 BLOCK_TOKENS = 16
 TEXT = Path(__file__).parent / "perplexity.txt"
 
@@ -50,7 +50,7 @@ def _steps(model: Decoder, source: ModelSource) -> dict[str, float]:
     found = {}
     for batch in BATCHES:
         blocks_each = -(-(CONTEXT + 1) // BLOCK_TOKENS)
-        cache = sizes.new_cache(model, batch * blocks_each * BLOCK_TOKENS)
+        cache = sizes.new_pool(model, batch * blocks_each, BLOCK_TOKENS)
         runner = Runner(model, cache, BLOCK_TOKENS, source.eos_ids)
         plan = StepPlan(tuple(_work(number, blocks_each) for number in range(batch)))
         products = model.products(batch)

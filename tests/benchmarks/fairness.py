@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=os.environ.get("TRACES"), help="folder of the published runs")
     options = parser.parse_args()
     folder = options.traces
-    if not folder or not (folder := Path(folder)).is_dir():
+    if not folder or not (folder := vtc_trace.folder_of(Path(folder))).joinpath(vtc_trace.PROFILE).is_file():
         sys.exit("Give the folder of the published runs: make bench-fairness TRACES=FOLDER.")
     measured = {name: vtc_trace.load(folder, name) for name in _ORDERS}
     costs = vtc_trace.fit(folder)

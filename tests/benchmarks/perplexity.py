@@ -19,9 +19,12 @@ from tests.benchmarks.engine_limits import TEXT, perplexity
 MODES = (
     ("none", "same", "float32"),
     ("none", "same", "bfloat16"),
+    ("none", "same", "float16"),
     ("int8", "same", "float32"),
     ("int8_weight_only", "same", "float32"),
+    ("int8_weight_only", "same", "bfloat16"),
     ("int4_weight_only", "same", "float32"),
+    ("int4_weight_only", "same", "bfloat16"),
     ("fp8", "same", "float32"),
     ("none", "int8", "float32"),
     ("none", "fp8", "float32"),

@@ -16,6 +16,7 @@ from typing import Final
 from runtime.engine.causal.blocks import BlockPool
 
 FILE: Final = "conversation_trace.jsonl"
+FOLDER: Final = "mooncake"  # where several sets of traces are in one
 BLOCK_TOKENS: Final = 512  # of the trace
 # Million tokens of KV cache.
 SIZES: Final = (1.0, 2.6, 5.1, 15.4, 25.6, 51.0)
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=0, help="only so many from the beginning; 0: all")
     options = parser.parse_args()
     path = Path(options.traces or "")
+    path = path / FOLDER if (path / FOLDER).is_dir() else path
     path = path / FILE if path.is_dir() else path
     if not path.is_file():
         sys.exit("Give the folder of the trace: make bench-prefix-cache TRACES=FOLDER.")

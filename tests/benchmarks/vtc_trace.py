@@ -40,6 +40,11 @@ class Response:
         return self.prompt + 2.0 * self.output
 
 
+def folder_of(stated: Path) -> Path:
+    """The folder of the published runs: ``stated``, or its part ``vtc`` where it holds several sets of traces."""
+    return stated / "vtc" if (stated / "vtc").is_dir() else stated
+
+
 def load(folder: Path, scheduler: str) -> tuple[list[Response], float]:
     """Measured responses of ``scheduler`` (refused ones left out) and the seconds of the whole run."""
     with gzip.open(folder / f"real_{scheduler}.json.gz", "rt") as file:

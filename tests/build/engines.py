@@ -20,7 +20,7 @@ import torch
 
 from runtime.base import lifeline
 from runtime.base.clock import Clock, SystemClock
-from runtime.engine.causal import attention, ledger, loader
+from runtime.engine.causal import ledger, loader, measure
 from runtime.engine.causal.blocks import BlockPool
 from runtime.engine.causal.engine import CausalEngine
 from runtime.engine.causal.gate import WatermarkGate
@@ -97,25 +97,18 @@ class LocalEngine:
         config = self.source.config
         max_len = min(config.max_positions, blocks * block_tokens)
         self.model.resize_positions(max_len)
-        cache = attention.KvCache(
-            layers=config.num_layers,
-            kv_heads=config.num_kv_heads,
-            slots=blocks * block_tokens,
-            head_dim=config.head_dim,
-            form=self.model.kv,
-            device=device,
-        )
+        cache = measure.new_pool(self.model, blocks, block_tokens)
         self.pool = BlockPool(blocks, block_tokens, prefix_cache=prefix_cache)
         self.scheduler = Scheduler(
             self.pool, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_waiting=max_waiting
         )
         self.runner = Runner(self.model, cache, block_tokens, self.source.eos_ids)
         self.probe = QuietProbe()
-        block_bytes = cache.num_bytes // blocks
+        block_bytes = self.model.kv.token_bytes(config) * block_tokens
         costs = ledger.FixedCosts(
-            total_bytes=cache.num_bytes * 2,
+            total_bytes=blocks * block_bytes * 2,
             context_bytes=0,
-            weights_bytes=cache.num_bytes // 2,
+            weights_bytes=blocks * block_bytes // 2,
             workspace_bytes=0,
             gather_share=0.0,
             block_bytes=block_bytes,

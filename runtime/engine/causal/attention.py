@@ -5,6 +5,7 @@ slots, head_dim]. The kernels read it in place (``kernels/source/attention.c``);
 """
 
 import dataclasses
+import mmap
 from collections.abc import Sequence as Seq
 from typing import Final
 
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from runtime.engine.causal import pages
 from runtime.engine.causal.config import DecoderConfig
+
+# Block 0 of the storage is nobody's: zeros that pad where a value has to be read, and the place of rows that only pad.
+FIRST_BLOCK: Final = 1
 
 # ``span`` of kernels.h.
 SPAN: Final = np.dtype([("first", np.int32), ("start", np.int32), ("count", np.int32), ("table", np.int32)])
@@ -73,7 +77,7 @@ class KvCache:
             if self.scales is not None:
                 held, scale = self.form.pack(held)
                 self.scales[layer, which].index_copy_(1, slots, scale)
-            _plain(self.data[layer, which]).index_copy_(1, slots, _plain(held))
+            plain(self.data[layer, which]).index_copy_(1, slots, plain(held))
 
     def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return (keys, values), each [kv_heads, len(slots), head_dim] in the type that is computed in."""
@@ -81,7 +85,7 @@ class KvCache:
 
     def _read(self, layer: int, which: int, slots: Tensor) -> Tensor:
         data = self.data[layer, which]
-        found = _plain(data).index_select(1, slots).view(data.dtype)
+        found = plain(data).index_select(1, slots).view(data.dtype)
         if self.scales is None:
             return found
         return self.form.unpack(found, self.scales[layer, which].index_select(1, slots))
@@ -99,13 +103,22 @@ class KvCache:
             )
         return dropped
 
+    def reserve(self, blocks: int, block_tokens: int) -> None:
+        """Have memory for ``blocks`` blocks: here the system gives pages when they are written.
+
+        Raises:
+            IndexError: there are not so many; the kernels would write beyond the end.
+        """
+        if blocks * block_tokens > self.slots:
+            raise IndexError(f"{blocks} blocks are more than the cache has")
+
     def scrub(self, slots: Tensor) -> None:
         """Zero ``slots`` in every layer: what a broken sequence left must not reach another one."""
         for tensor in self._tensors():
-            _plain(tensor).index_fill_(3, slots, 0)
+            plain(tensor).index_fill_(3, slots, 0)
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def plain(tensor: Tensor) -> Tensor:
     """Short floats as the bytes they are: indexing is not made for them everywhere."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
 
@@ -114,7 +127,10 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     # calloc: the system hands out zero pages on first use, so an idle pool costs no memory
-    return torch.from_numpy(np.zeros(int(np.prod(shape)) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    room = np.zeros(num_bytes + mmap.PAGESIZE, dtype=np.uint8)
+    first = -room.ctypes.data % mmap.PAGESIZE  # no vector lies across two lines, and whole blocks are whole pages
+    return torch.from_numpy(room[first : first + num_bytes]).view(dtype).view(shape)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,8 +164,13 @@ class StepBatch:
         return context_slots(self.tables[span["table"] :], int(span["start"] + span["count"]), self.block_tokens)
 
 
-def layout(work: Seq[tuple[Seq[int], int, Seq[int]]], picks: Seq[int], *, block_tokens: int) -> StepBatch:
-    """Lay out ``work``: per sequence its new tokens, the position of the first, and its blocks; single tokens first."""
+def layout(
+    work: Seq[tuple[Seq[int], int, Seq[int]]], picks: Seq[int], *, block_tokens: int, first_block: int = 0
+) -> StepBatch:
+    """Lay out ``work``: per sequence its new tokens, the position of the first, and its blocks; single tokens first.
+
+    Blocks are counted from ``first_block`` of the storage on.
+    """
     counts = np.array([len(tokens) for tokens, _, _ in work], np.int32)
     starts = np.array([start for _, start, _ in work], np.int32)
     needed = [-(-(start + len(tokens)) // block_tokens) for tokens, start, _ in work]
@@ -164,7 +185,8 @@ def layout(work: Seq[tuple[Seq[int], int, Seq[int]]], picks: Seq[int], *, block_
         positions=rows - spans["first"][row_span] + starts[row_span],
         row_span=row_span,
         picks=np.array(picks, np.int32),
-        tables=np.array(
+        tables=first_block
+        + np.array(
             [block for (_, _, blocks), count in zip(work, needed, strict=True) for block in blocks[:count]], np.int32
         ),
         spans=spans,

@@ -235,6 +235,33 @@ class BlockPool:
         self._withdrawn.extend(chosen)
         return chosen
 
+    def compact(self, count: int) -> tuple[list[int], dict[int, int]]:
+        """Take the up to ``count`` blocks with the highest ids out of the pool: how one allocation can be cut.
+
+        What is used or cached there moves to free blocks below. Returns the blocks taken out, and for each that moved
+        its new place: whoever holds blocks has to follow. At least one block stays. A pool that was made smaller in
+        this way is not made smaller in the other.
+        """
+        count = min(count, self.available, self.total - 1)
+        if count <= 0:
+            return [], {}
+        while len(self._free) < count:
+            self._free.append(self._evict())
+        border, free = self.total - count, set(self._free)
+        below = sorted(index for index in free if index < border)
+        held = [index for index in range(border, self.total) if index not in free]
+        moves = dict(zip(held, below, strict=False))
+        for source, target in moves.items():
+            block = self._blocks[target], self._blocks[source] = self._blocks[source], _Block()
+            if (name := block[0].name) is not None:
+                self._by_name[name] = target
+        self._cached = OrderedDict((moves.get(index, index), None) for index in self._cached)
+        self._free = deque(below[len(moves) :])
+        gone = list(range(self.total - 1, border - 1, -1))
+        self._withdrawn.extend(gone)  # the lowest comes back first
+        self.total = border
+        return gone, moves
+
     def restore(self, count: int) -> list[int]:
         """Put up to ``count`` withdrawn blocks back as free ones, the last withdrawn first."""
         count = min(count, len(self._withdrawn))

@@ -26,6 +26,7 @@ from runtime.engine.causal.sequences import FinishReason, Sequence
 from runtime.engine.causal.stats import EngineFigures, LoadFigures
 from runtime.engine.causal.steps import OutOfMemory, StepRunner
 from runtime.engine.detokenize import OutputText
+from runtime.engine.ended import EndedBook
 from runtime.engine.tokenizer import TextTokenizer
 from runtime.wire.inference import Usage
 from runtime.wire.memory import MemoryLedger
@@ -35,7 +36,10 @@ _log = logs.get(__name__)
 
 _IDLE_WAIT_SECONDS: Final = 1.0
 _BLOCKED_WAIT_SECONDS: Final = 0.01
-_STALL_SECONDS: Final = 30.0
+# Without progress for so long something is wrong: while nothing is computed, and while a step is.
+_STALL_SECONDS: Final = 5.0
+_LONG_STEP_SECONDS: Final = 30.0
+_JOIN_SECONDS: Final = 20.0
 _MAX_FAILED_STEPS: Final = 3
 _RETRY_AFTER_SECONDS: Final = 2
 
@@ -73,14 +77,16 @@ class CausalEngine:
         self.figures = EngineFigures()
         self._steps = StepBookkeeper(scheduler, self.figures, eos_ids, self._end, runner.scrub)
         self._jobs: dict[str, Job] = {}
+        self._ended = EndedBook()
         self._arrivals = 0
         self._stopping = False
         self._asleep = False
         self._chores = Chores()
         self._failed_in_a_row = 0
+        self._computing = False
         self._last_progress = clock.monotonic()
         self._expiries = Expiries()
-        self.watch = MemoryWatch(book, gate, scheduler, runner.give_back)
+        self.watch = MemoryWatch(book, gate, scheduler, runner)
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -96,7 +102,7 @@ class CausalEngine:
                 self._end(job, errors.Unavailable("The engine is shutting down.", code="shutting_down"))
             self._wake.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(_JOIN_SECONDS)  # a step that never ends must not keep the process
 
     def submit(self, request: GenerationRequest, sink: Sink) -> Job:
         """Take ``request``; ``sink`` is called from the engine's thread with its events, and must not block.
@@ -190,6 +196,11 @@ class CausalEngine:
             self._end(job, errors.Cancelled("The request was cancelled.", code="cancelled"))
             return usage
 
+    def ended(self, request_id: str) -> Usage | None:
+        """What a request came to that has ended here lately; ``None`` when there is none such."""
+        with self._wake:
+            return self._ended.find(request_id)
+
     def _end(self, job: Job, error: errors.RequestError | None = None) -> None:
         """Give back everything of ``job`` and tell its owner; once. Called with the lock held."""
         if job.ended:
@@ -202,8 +213,10 @@ class CausalEngine:
         self._steps.forget(job)
         del self._jobs[job.request.request_id]
         usage = job.usage()
-        self.figures.counters.prompt_tokens += usage.prompt_tokens
-        self.figures.counters.cached_tokens += usage.cached_tokens
+        self._ended.note(job.request.request_id, usage)
+        if job.request.counted:
+            self.figures.counters.prompt_tokens += usage.prompt_tokens
+            self.figures.counters.cached_tokens += usage.cached_tokens
         if error is not None and not isinstance(error, errors.Cancelled):
             self.figures.counters.failed += 1
         job.sink(job, JobEnded(error))
@@ -315,10 +328,14 @@ class CausalEngine:
         with self._wake:
             self.figures.reset()
 
-    def stalled(self) -> bool:
-        """True when there is work and no step has ended for a long time."""
+    def stuck_seconds(self) -> float:
+        """How long there has been work without any progress."""
         with self._wake:
-            return bool(self._jobs) and self._clock.monotonic() - self._last_progress > _STALL_SECONDS
+            return self._clock.monotonic() - self._last_progress if self._jobs else 0.0
+
+    def stalled(self) -> bool:
+        """True when there is work and no step has ended for longer than one can take."""
+        return self.stuck_seconds() > (_LONG_STEP_SECONDS if self._computing else _STALL_SECONDS)
 
     def _loop(self) -> None:
         while True:
@@ -337,7 +354,9 @@ class CausalEngine:
             if chore:
                 chore()
             else:
+                self._computing = True
                 self._step(plan)
+                self._computing = False
 
     def _plan(self) -> StepPlan:
         """Decide the next step. Called with the lock held."""

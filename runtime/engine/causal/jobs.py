@@ -6,7 +6,7 @@ from collections.abc import Callable
 from runtime.engine import errors
 from runtime.engine.causal.sequences import DEFAULT_PRIORITY, Constraint, FinishReason, SamplingParams, Sequence
 from runtime.engine.detokenize import OutputText
-from runtime.wire.inference import Usage
+from runtime.wire.inference import PROBE_TENANT, Usage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,11 @@ class GenerationRequest:
     deadline: float | None = None
     constraint: Constraint | None = None
     shown_special: frozenset[int] = frozenset()
+
+    @property
+    def counted(self) -> bool:
+        """False for a trial in nobody's name: its tokens are no caller's."""
+        return self.tenant != PROBE_TENANT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -195,8 +195,9 @@ def ready(config: DecoderConfig, number: int, raw: LayerWeights, backend: Backen
 def _mlp(config: DecoderConfig, number: int, raw: LayerWeights, backend: Backend) -> Dense | Experts:
     activation, gated = ACTIVATIONS[config.activation], config.architecture.gated
     if not config.sparse[number]:
-        gate_up, down = backend.linear(raw.gate_up, raw.gate_up_bias), backend.linear(raw.down, raw.down_bias)
-        return Dense(gate_up, down, activation, gated=gated)
+        first = backend.gated if config.plain else backend.linear
+        down = backend.linear(raw.down, raw.down_bias)
+        return Dense(first(raw.gate_up, raw.gate_up_bias), down, activation, gated=gated)
     assert raw.router is not None
     experts = [
         Dense(backend.linear(gate_up), backend.linear(down), activation, gated=gated)

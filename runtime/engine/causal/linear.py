@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from runtime.engine.causal.quantized import (
     FP8_MULTIPLE,
+    INT4_GROUPS,
     Fp8Linear,
     Int4WeightOnly,
     Int8Linear,
@@ -56,8 +57,16 @@ class Backend:
     for more than what it keeps.
     """
 
-    def __init__(self, *, dtype: torch.dtype, device: torch.device, quantization: str = "none") -> None:
+    def __init__(
+        self,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: str = "none",
+        int4_group: int = INT4_GROUPS[0],
+    ) -> None:
         self._quantization = quantization
+        self._int4_group = int4_group
         self._device = device
         self.staging = torch.device("cpu") if quantization != "none" and device.type == "cuda" else device
         in_kernels = device.type == "cpu" and dtype == torch.float32 and quantization in _KERNEL_QUANTIZATIONS
@@ -70,13 +79,21 @@ class Backend:
         if self.kernels is not None:
             return NativeLinear(self.kernels, self._arena, weight, bias, int8=self._quantization == "int8")
         weight, bias = self.plain(weight), self.optional(bias)
-        if self._quantization == "int4_weight_only" and int4_group(*weight.shape):
-            return Int4WeightOnly(weight, bias)
+        outputs, inputs = weight.shape
+        if self._quantization == "int4_weight_only" and int4_group(outputs, inputs, self._int4_group):
+            return Int4WeightOnly(weight, bias, self._int4_group)
         if self._quantization == "fp8" and not any(side % FP8_MULTIPLE for side in weight.shape):
             return Fp8Linear(weight, bias)
         if self._quantization != "none":
             return Int8Linear(weight, bias) if self._quantization == "int8" else Int8WeightOnly(weight, bias)
         return PackedLinear(weight, bias) if self._onednn else PlainLinear(weight, bias)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """:meth:`linear` of gates and ups, whose halves a program of the kernels brings together by itself."""
+        kernels = self.kernels
+        if kernels is None or self._quantization != "none" or weight.shape[0] % (2 * kernels.lanes):
+            return self.linear(weight, bias)
+        return NativeLinear(kernels, self._arena, weight, bias, int8=False, interleaved=True)
 
     def embedding(self, weight: Tensor) -> Embedding:
         """Rows by token id; where it is tied, the output projection as well."""
@@ -135,14 +152,23 @@ class NativeLinear:
     """A packed matrix of the kernels. A step uses ``packed`` inside a program; a call by itself works as well."""
 
     def __init__(
-        self, kernels: library.Library, arena: library.Arena, weight: Tensor, bias: Tensor | None, *, int8: bool
+        self,
+        kernels: library.Library,
+        arena: library.Arena,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        int8: bool,
+        interleaved: bool = False,
     ) -> None:
+        self._lanes = kernels.lanes
         self.packed = library.PackedMatrix(
             kernels,
             arena,
             weight.contiguous().numpy(),
             format_=library.I8 if int8 else library.F32,
             bias=None if bias is None else bias.numpy(),
+            interleaved=interleaved,
         )
         self.num_bytes = self.packed.num_bytes
         self._outputs, inputs = weight.shape
@@ -156,7 +182,9 @@ class NativeLinear:
         self._linear.reserve(x.shape[0], frozenset((0, 1)))
         step = library.Step(rows=x.shape[0])
         self._linear.run(step, torch.get_num_threads(), {0: x.data_ptr(), 1: out.data_ptr()})
-        return out
+        if not self.packed.interleaved:
+            return out
+        return out.view(len(x), -1, 2, self._lanes).transpose(1, 2).reshape(len(x), self._outputs)
 
     def rows(self, index: Tensor) -> Tensor:
         tokens = index.to(torch.int32).contiguous()

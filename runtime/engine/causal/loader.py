@@ -34,7 +34,13 @@ def load(
         errors.StartError: a tensor is missing, unknown, or has another shape than the config says.
     """
     model = Decoder(
-        source.config, dtype=dtype, device=device, quantization=quantization, kv=kv, offload_layers=offload_layers
+        source.config,
+        dtype=dtype,
+        device=device,
+        quantization=quantization,
+        kv=kv,
+        offload_layers=offload_layers,
+        int4_group=source.int4_group,
     )
     with ThreadPoolExecutor(1, thread_name_prefix="packing") as packing:
         _fill(model, source, progress, packing)

@@ -5,9 +5,11 @@ from typing import Final
 
 from runtime.engine import errors
 from runtime.engine.causal import attention, ledger, sdpa, workspace
+from runtime.engine.causal.device_cache import DeviceKvCache
 from runtime.engine.causal.engine import CausalEngine
+from runtime.engine.causal.graphs import CudaRecorder, DecodeGraphs
 from runtime.engine.causal.jobs import Event, GenerationRequest, Job, JobEnded
-from runtime.engine.causal.model import Decoder
+from runtime.engine.causal.model import Cache, Decoder
 from runtime.engine.causal.runner import Runner
 from runtime.engine.causal.scheduler import StepPlan, Work
 from runtime.engine.causal.sequences import SamplingParams, Sequence
@@ -17,8 +19,8 @@ from runtime.wire.inference import EngineSpec
 
 # Attention over a long context turns its boolean mask into numbers: one byte and one float per query and key.
 _MASK_BYTES: Final = 5
-# Groups of sequences are padded to the longest, which is at most twice the shortest.
-_PADDING: Final = 2.0
+# Of a recorded step's buffer: where a token of context lies.
+_PLACE_BYTES: Final = 4
 _WARM_TIMEOUT_SECONDS: Final = 300.0
 _WARM_TOKENS: Final = 4
 
@@ -35,6 +37,30 @@ def new_cache(model: Decoder, slots: int) -> attention.KvCache:
     )
 
 
+def new_pool(model: Decoder, blocks: int, block_tokens: int) -> Cache:
+    """Cache storage for a pool of ``blocks`` blocks, and the one before them that is nobody's."""
+    blocks += attention.FIRST_BLOCK
+    if model.device.type == "cpu" and model.flash is None:
+        return new_cache(model, blocks * block_tokens)
+    return DeviceKvCache(
+        layers=model.config.num_layers,
+        kv_heads=model.config.num_kv_heads,
+        blocks=blocks,
+        block_tokens=block_tokens,
+        head_dim=model.config.head_dim,
+        form=model.kv,
+        device=model.device,
+    )
+
+
+def new_graphs(model: Decoder, cache: Cache, max_rows: int, max_len: int) -> DecodeGraphs | None:
+    """What records the steps of ``model`` over ``cache``; ``None`` where they cannot be recorded."""
+    if not (model.recordable and isinstance(cache, DeviceKvCache) and model.device.type == "cuda"):
+        return None
+    most = cache.blocks * cache.block_tokens
+    return DecodeGraphs(model, cache, CudaRecorder(), max_rows=max_rows, max_len=max_len, most_tokens=most)
+
+
 def fixed_costs(
     spec: EngineSpec, source: ModelSource, model: Decoder, probe: ledger.DeviceProbe, context: int
 ) -> ledger.FixedCosts:
@@ -48,16 +74,17 @@ def fixed_costs(
     if peak is None:
         peak = _peak(model, probe, config, prefill, source.eos_ids)
         workspace.remember(entry, peak)
-    in_place = model.program is not None  # the kernels read pages where they are and need no masks
-    masks = 0 if in_place else budget * longest * _MASK_BYTES
-    tables = 2 * 4 * longest * source.config.rotary_dim * (2 if source.config.local_rope else 1)
     token_bytes = model.kv.token_bytes(source.config)
+    # the kernels read pages where they are; neither they nor the variable-length one needs masks
+    masks = 0 if model.program is not None or model.flash is not None else budget * longest * _MASK_BYTES
+    tables = 2 * 4 * longest * source.config.rotary_dim * (2 if source.config.local_rope else 1)
+    nobodys = attention.FIRST_BLOCK * token_bytes * config.kv_block_tokens
     return ledger.FixedCosts(
         total_bytes=spec.memory_bytes,
         context_bytes=context,
         weights_bytes=model.weights_bytes,
-        workspace_bytes=peak + masks + tables + _scores(model, longest),
-        gather_share=0.0 if in_place else _gathered(model) / token_bytes,
+        workspace_bytes=peak + masks + tables + nobodys + _scores(model, longest),
+        gather_share=_gathered(model) / token_bytes,
         block_bytes=token_bytes * config.kv_block_tokens,
         block_tokens=config.kv_block_tokens,
     )
@@ -69,25 +96,31 @@ def _peak(
     """Bytes that a step of one prompt and a step of single tokens take at most, beyond what is held."""
     model.resize_positions(max(prefill, 2))
     blocks_each = -(-prefill // config.kv_block_tokens)
-    slots = (blocks_each + config.max_num_seqs) * config.kv_block_tokens
-    scratch = Runner(model, new_cache(model, slots), config.kv_block_tokens, eos_ids)
+    cache = new_pool(model, blocks_each + config.max_num_seqs, config.kv_block_tokens)
+    graphs = new_graphs(model, cache, config.max_num_seqs, config.kv_block_tokens)
+    scratch = Runner(model, cache, config.kv_block_tokens, eos_ids, graphs)
     before = probe.held_bytes()
     probe.start_peak()
     scratch.run(_prefill_plan(prefill, blocks_each))
     scratch.run(_decode_plan(config.max_num_seqs, blocks_each))
+    scratch.record()
     peak = max(0, probe.peak_bytes() - before - scratch.cache.num_bytes)
-    del scratch
+    del scratch, cache, graphs
     probe.give_back()
     return peak
 
 
 def _gathered(model: Decoder) -> float:
     """Bytes per token of the pool that attention's copy of one layer takes: as it is held, and as it is computed."""
+    if model.program is not None or (model.flash is not None and model.flash.paged):
+        return 0.0
     config = model.config
     copied = config.kv_bytes_per_token(model.dtype.itemsize)
     if model.kv.quantized:
         copied += model.kv.token_bytes(config)
-    return _PADDING * copied / config.num_layers
+    # groups are padded; what is copied without padding is copied by recorded steps into memory of their own
+    copies = sdpa.PADDING if model.flash is None else 1 + model.recordable
+    return copies * copied / config.num_layers + (_PLACE_BYTES if model.recordable else 0)
 
 
 def _scores(model: Decoder, longest: int) -> int:

@@ -13,20 +13,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from runtime.engine.causal import attention, layers, native, offload, rotary, sdpa
+from runtime.engine.causal import attention, flash, layers, native, offload, rotary, sdpa
 from runtime.engine.causal.config import DecoderConfig
+from runtime.engine.causal.device_cache import DeviceKvCache
 from runtime.engine.causal.linear import Backend, Embedding, Linear
+from runtime.engine.causal.quantized import INT4_GROUPS
 
 # What belongs to no layer is sealed by these names.
 _EMBEDDING: Final = "embedding"
 _HEAD: Final = "head"
+
+Cache = attention.KvCache | DeviceKvCache
+Step = sdpa.TorchBatch | flash.FlashBatch
 
 
 class Decoder:
     """Weights and forward pass. Build, fill :meth:`destinations`, :meth:`seal`, then :meth:`forward`.
 
     ``quantization`` is how weights are held (:mod:`linear`); ``kv`` how keys and values are (:mod:`attention`); the
-    last ``offload_layers`` layers wait in host memory (:mod:`offload`).
+    last ``offload_layers`` layers wait in host memory (:mod:`offload`). In 4 bits at most ``int4_group`` weights share
+    a scale.
     """
 
     def __init__(
@@ -38,12 +44,13 @@ class Decoder:
         quantization: str = "none",
         kv: str = "same",
         offload_layers: int = 0,
+        int4_group: int = INT4_GROUPS[0],
     ) -> None:
         self.config = config
         self.dtype = dtype
         self.device = device
         self.kv = attention.KvForm(kv, dtype)
-        self._backend = Backend(dtype=dtype, device=device, quantization=quantization)
+        self._backend = Backend(dtype=dtype, device=device, quantization=quantization, int4_group=int4_group)
         kind = config.architecture
         self._norm = self._new(config.hidden_size)
         self._norm_bias = self._new(config.hidden_size) if kind.norm == "layer" else None
@@ -59,6 +66,7 @@ class Decoder:
         self._embedding: Embedding | None = None
         self._head: Linear | None = None
         self._native: native.NativeForward | None = None
+        self.flash = flash.kernel_for(config, dtype, device, not self.kv.quantized)
         self.rope = rotary.RotaryTable(config, device)
         self.local_rope = rotary.RotaryTable(config, device, config.local_rope) if config.local_rope else self.rope
 
@@ -149,12 +157,29 @@ class Decoder:
         for table in {id(table): table for table in (self.rope, self.local_rope)}.values():
             table.resize(positions)
 
-    def forward(self, batch: attention.StepBatch, cache: attention.KvCache) -> Tensor:
+    @property
+    def recordable(self) -> bool:
+        """True when a step is the same operations whatever its values: no router, and every layer where it computes."""
+        return self.flash is not None and not any(self.config.sparse) and not self._offload
+
+    def forward(self, batch: attention.StepBatch, cache: Cache) -> Tensor:
         """Compute all tokens of ``batch``, fill the cache, return hidden states [len(batch.picks), hidden]."""
         if self._native is not None:
+            assert isinstance(cache, attention.KvCache)
             return self._native.hidden(batch, cache)
+        if self.flash is not None:
+            assert isinstance(cache, DeviceKvCache)
+            most = cache.blocks * cache.block_tokens
+            return self.compute(flash.prepare(batch, self.flash, self.device, most), cache)
+        windows = tuple(set(self.config.windows))
+        most = sdpa.PADDING * (
+            cache.slots if isinstance(cache, attention.KvCache) else cache.blocks * cache.block_tokens
+        )
+        return self.compute(sdpa.prepare(batch, windows, self.dtype, self.device, most), cache)
+
+    def compute(self, step: Step, cache: Cache) -> Tensor:
+        """The same for a step that is on the device, with torch."""
         assert self._embedding is not None
-        step = sdpa.prepare(batch, tuple(set(self.config.windows)), self.dtype, self.device)
         x = self._embedding.rows(step.tokens)
         if self.config.architecture.scaled_embedding:
             x = x * torch.tensor(self.config.hidden_size**0.5, dtype=self.dtype)
@@ -166,7 +191,7 @@ class Decoder:
                 x = self._layer(number, present, x, turns[bool(present.window)], step, cache)
         return self._normed(x.index_select(0, step.picks), self._norm, self._norm_bias)
 
-    def _turns(self, step: sdpa.TorchBatch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | tuple[None, None]:
+    def _turns(self, step: Step) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | tuple[None, None]:
         """Rotations of the step's positions: in layers that see everything, and in layers with a window."""
         if not self.config.architecture.rotary:
             return None, None
@@ -212,8 +237,8 @@ class Decoder:
         layer: layers.Layer,
         x: Tensor,
         turn: tuple[Tensor, Tensor] | None,
-        step: sdpa.TorchBatch,
-        cache: attention.KvCache,
+        step: Step,
+        cache: Cache,
     ) -> Tensor:
         entering = self._normed(x, layer.input_norm, layer.input_norm_bias)
         attended = self._attention(number, layer, entering, turn, step, cache)
@@ -233,8 +258,8 @@ class Decoder:
         layer: layers.Layer,
         x: Tensor,
         turn: tuple[Tensor, Tensor] | None,
-        step: sdpa.TorchBatch,
-        cache: attention.KvCache,
+        step: Step,
+        cache: Cache,
     ) -> Tensor:
         cfg = self.config
         qkv = layer.qkv(x).view(x.shape[0], -1, cfg.head_dim)
@@ -245,9 +270,16 @@ class Decoder:
             rotated = rotary.rotate(torch.cat((query, keys), dim=1), *turn)
             query, keys = torch.split(rotated, [cfg.num_heads, cfg.num_kv_heads], dim=1)
         cache.write(number, step.slots, keys, values)
-        form = sdpa.Form(window=layer.window, scale=cfg.scale, cap=cfg.score_cap)
-        out = sdpa.attend(query, cache, number, form, step)
+        out = self._attend(query, cache, number, layer.window, step)
         return layer.output(out.reshape(x.shape[0], -1))
+
+    def _attend(self, query: Tensor, cache: Cache, number: int, window: int, step: Step) -> Tensor:
+        cfg = self.config
+        if isinstance(step, flash.FlashBatch):
+            assert self.flash is not None
+            assert isinstance(cache, DeviceKvCache)
+            return flash.attend(query, cache, number, self.flash, step, window=window, scale=cfg.scale)
+        return sdpa.attend(query, cache, number, sdpa.Form(window=window, scale=cfg.scale, cap=cfg.score_cap), step)
 
     def _normed(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         kind, eps = self.config.architecture.norm, self.config.rms_eps

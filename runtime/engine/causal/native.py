@@ -6,6 +6,7 @@ are made of; what the kernels do not know is computed by :mod:`model` with torch
 
 import ctypes
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,8 +22,11 @@ from runtime.engine.kernels import library
 from runtime.engine.kernels.library import Op
 
 # Buffers between operations. The last layer goes on with the rows that are asked for alone.
-_X, _NORM, _QKV, _ATTENDED, _GATES, _GATED, _PICKED_X, _PICKED_ATTENDED, _HIDDEN = range(9)
+_X, _NORM, _QKV, _ATTENDED, _GATES, _GATED, _PICKED_X, _PICKED_ATTENDED, _HIDDEN, _BEST = range(10)
 _IN, _OUT = range(2)
+# Of the keys and values that a thread attends to with 32 sequences, as much as its second-level cache has room for:
+# what is asked for earlier than in the product before attention is gone when it is wanted, and products pay for it.
+_SHARE: Final = 0.35
 
 
 def supports(config: DecoderConfig, kernels: library.Library) -> bool:
@@ -59,11 +63,14 @@ class NativeForward:
             _PICKED_X: config.hidden_size,
             _PICKED_ATTENDED: heads,
             _HIDDEN: config.hidden_size,
+            _BEST: 2 * -(-config.vocab_size // min(kernels.panel, library.I8_COLUMNS)),
         }
         self._widths = [widths[number] for number in sorted(widths)]
         self._quantized_width = max(config.hidden_size, heads, config.intermediate_size) if self._int8 else 0
-        self._body = library.Program(
-            kernels, self._body_ops(embedding, layers, norm), self._widths, quantized_width=self._quantized_width
+        body = self._body_ops(embedding, layers, norm)
+        self._to_hidden = len(body)
+        self._whole = library.Program(
+            kernels, _look_ahead([*body, *self._best_ops(head)]), self._widths, quantized_width=self._quantized_width
         )
         self._head = library.Program(
             kernels,
@@ -72,7 +79,10 @@ class NativeForward:
             quantized_width=config.hidden_size if _is_int8(head) else 0,
         )
         self._products = library.Program(
-            kernels, self._products_ops(layers), self._widths, quantized_width=self._quantized_width
+            kernels,
+            self._products_ops(layers, head),
+            [*self._widths, config.vocab_size],
+            quantized_width=self._quantized_width,
         )
         self._best = library.Program(
             kernels, [Op(kind=library.ARGMAX, in_=_IN, n=config.vocab_size)], [config.vocab_size], quantized_width=0
@@ -93,11 +103,15 @@ class NativeForward:
             ops.append(self._linear(layer.output, attended, x, library.ADD))
             ops += self._mlp_ops(layer, x)
         ops.append(self._norm(norm, x, _HIDDEN, quantized=False))
-        _look_ahead(ops)
         return ops
 
     def _attention_ops(self, number: int, layer: Layer) -> list[Op]:
         cfg = self._config
+        turned = {
+            "eps": cfg.rms_eps,
+            "norm": _address(layer.query_norm),
+            "key_norm": _address(layer.key_norm),
+        }
         return [
             self._norm(layer.input_norm, _X, _NORM, quantized=self._int8),
             self._linear(layer.qkv, _NORM, _QKV),
@@ -105,9 +119,7 @@ class NativeForward:
                 kind=library.ROPE,
                 in_=_QKV,
                 layer=number,
-                eps=cfg.rms_eps,
-                norm=_address(layer.query_norm),
-                key_norm=_address(layer.key_norm),
+                **turned,
             ),
             Op(
                 kind=library.ATTEND,
@@ -116,13 +128,19 @@ class NativeForward:
                 layer=number,
                 window=layer.window,
                 scale=cfg.head_dim**-0.5,
+                **turned,  # attention does it for rows that are alone in their sequence
             ),
         ]
 
     def _mlp_ops(self, layer: Layer, x: int) -> list[Op]:
         assert layer.post_norm is not None
+        assert isinstance(layer.gate_up, NativeLinear)
+        entering = self._norm(layer.post_norm, x, _NORM, quantized=self._int8)
+        if layer.gate_up.packed.interleaved:
+            gates = self._linear(layer.gate_up, _NORM, _GATED, library.GATED)
+            return [entering, gates, self._linear(layer.down, _GATED, x, library.ADD)]
         return [
-            self._norm(layer.post_norm, x, _NORM, quantized=self._int8),
+            entering,
             self._linear(layer.gate_up, _NORM, _GATES),
             Op(
                 kind=library.GATE,
@@ -133,6 +151,15 @@ class NativeForward:
                 flags=library.QUANTIZED if self._int8 else 0,
             ),
             self._linear(layer.down, _GATED, x, library.ADD),
+        ]
+
+    def _best_ops(self, head: Linear) -> list[Op]:
+        """From hidden states to their best tokens, without writing logits that nobody reads."""
+        assert isinstance(head, NativeLinear)
+        return [
+            *(self._quantize(_HIDDEN, self._config.hidden_size) if _is_int8(head) else []),
+            self._linear(head, _HIDDEN, _BEST, library.ONLY_BEST),
+            Op(kind=library.BEST, in_=_BEST, weight=ctypes.pointer(head.packed.struct)),
         ]
 
     def _norm(self, weight: Tensor, source: int, target: int, *, quantized: bool) -> Op:
@@ -153,16 +180,17 @@ class NativeForward:
     def _linear(linear: Linear, source: int, target: int, flags: int = 0) -> Op:
         assert isinstance(linear, NativeLinear)
         weight = ctypes.pointer(linear.packed.struct)
-        return Op(kind=library.LINEAR, in_=source, out=target, flags=flags, weight=weight)
+        return Op(kind=library.LINEAR, in_=source, out=target, flags=flags, weight=weight, act=library.SILU)
 
-    def _products_ops(self, layers: list[Layer]) -> list[Op]:
+    def _products_ops(self, layers: list[Layer], head: Linear) -> list[Op]:
         """The matrix products of a step and nothing else."""
         places = ((_NORM, _QKV), (_ATTENDED, _X), (_NORM, _GATES), (_GATED, _X))
-        return [
+        ops = [
             self._linear(linear, source, target)
             for layer in layers
             for linear, (source, target) in zip(layer.linears, places, strict=True)
         ]
+        return _look_ahead([*ops, self._linear(head, _NORM, len(self._widths))])
 
     def products(self, rows: int) -> Callable[[], None]:
         """What computes the matrix products of a step of ``rows`` rows alone: the limit that steps are held against."""
@@ -173,34 +201,49 @@ class NativeForward:
         def run() -> None:
             self._products.reserve(rows, frozenset(inputs))
             self._products.run(step, torch.get_num_threads(), addresses)
-            self.logits(inputs[_NORM])
 
         return run
 
     def times(self, batch: attention.StepBatch, cache: attention.KvCache) -> dict[int, int]:
-        """Nanoseconds that a step takes up to its hidden states, by kind of operation."""
-        kinds = self._body.kinds
+        """Nanoseconds that a step of greedy rows takes, by kind of operation."""
+        kinds = self._whole.kinds
         spent = np.zeros(len(kinds), np.int64)
-        self.hidden(batch, cache, spent)
+        self.greedy(batch, cache, spent)
         return {kind: int(spent[np.array(kinds) == kind].sum()) for kind in set(kinds)}
 
-    def hidden(
-        self, batch: attention.StepBatch, cache: attention.KvCache, spent: NDArray[np.int64] | None = None
-    ) -> Tensor:
+    def hidden(self, batch: attention.StepBatch, cache: attention.KvCache) -> Tensor:
         """Compute all tokens of ``batch``, fill the cache, return hidden states [len(batch.picks), hidden].
-
-        The nanoseconds of each operation are added to ``spent``.
 
         Raises:
             IndexError: a token or position that the model does not have: C would read beyond its tables.
         """
+        step = self._step(batch, cache)
+        self._whole.reserve(max(len(batch.tokens), 1))
+        self._whole.run(step, torch.get_num_threads(), {}, count=self._to_hidden)
+        return torch.from_numpy(self._whole.buffer(_HIDDEN, len(batch.picks))).clone()
+
+    def greedy(
+        self, batch: attention.StepBatch, cache: attention.KvCache, spent: NDArray[np.int64] | None = None
+    ) -> tuple[list[int], list[bool]]:
+        """The same, and in one go what :meth:`best` finds in the logits of the picks, which are not written.
+
+        The nanoseconds of each operation are added to ``spent``.
+        """
+        picks = len(batch.picks)
+        best, finite = np.empty(picks, np.int32), np.empty(picks, np.uint8)
+        step = self._step(batch, cache)
+        step.argmax, step.finite = best.ctypes.data, finite.ctypes.data
+        step.nanoseconds = None if spent is None else spent.ctypes.data
+        self._whole.reserve(max(len(batch.tokens), 1))
+        self._whole.run(step, torch.get_num_threads(), {})
+        return best.tolist(), finite.astype(bool).tolist()
+
+    def _step(self, batch: attention.StepBatch, cache: attention.KvCache) -> library.Step:
         rows, picks = len(batch.tokens), len(batch.picks)
-        out = torch.empty((picks, self._config.hidden_size), dtype=torch.float32)
-        self._body.reserve(max(rows, 1), frozenset((_HIDDEN,)))
         cos, sin = self._rope.tables
         _check_range(batch.tokens, self._config.vocab_size, "token")
         _check_range(batch.positions, cos.shape[0], "position")
-        step = library.Step(
+        return library.Step(
             rows=rows,
             num_spans=len(batch.spans),
             num_single=batch.num_single,
@@ -211,7 +254,6 @@ class NativeForward:
             tables=batch.tables.ctypes.data,
             picks=batch.picks.ctypes.data,
             spans=batch.spans.ctypes.data,
-            nanoseconds=None if spent is None else spent.ctypes.data,
             shape=library.AttentionShape(
                 heads=self._config.num_heads,
                 kv_heads=self._config.num_kv_heads,
@@ -224,8 +266,6 @@ class NativeForward:
                 sin=sin.data_ptr(),
             ),
         )
-        self._body.run(step, torch.get_num_threads(), {_HIDDEN: out.data_ptr()})
-        return out
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits [rows, vocab] of ``hidden`` [rows, hidden]."""
@@ -247,8 +287,8 @@ class NativeForward:
         return best.tolist(), finite.astype(bool).tolist()
 
 
-def _look_ahead(ops: list[Op]) -> None:
-    """Tell each product which matrix comes next, and the three before an attention to ask for its keys and values."""
+def _look_ahead(ops: list[Op]) -> list[Op]:
+    """``ops``, where a product knows what the next one reads, and the one before an attention asks for its keys."""
     products: list[Op] = []
     for op in ops:
         if op.kind == library.LINEAR:
@@ -256,8 +296,8 @@ def _look_ahead(ops: list[Op]) -> None:
                 products[-1].after = op.weight
             products.append(op)
         elif op.kind == library.ATTEND and not op.window:
-            for part, product in zip((3, 2, 1), reversed(products), strict=False):
-                product.layer, product.window = op.layer, part
+            products[-1].layer, products[-1].share = op.layer, _SHARE
+    return ops
 
 
 def _check_range(values: NDArray[np.int32], limit: int, what: str) -> None:

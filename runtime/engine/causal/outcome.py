@@ -78,7 +78,8 @@ class StepBookkeeper:
                 self._note_prompt_logprobs(job, choice, result)
             outcome = result.sampled.get(item.sequence.id)
             if outcome is not None:
-                generated += self._advance(job, choice, outcome, now)
+                advanced = self._advance(job, choice, outcome, now)
+                generated += advanced if job.request.counted else 0
         self._figures.add_tokens(now, generated)
 
     def _note_prompt_logprobs(self, job: Job, choice: Choice, result: StepResult) -> None:

@@ -2,17 +2,18 @@
 
 Above ``critical`` sequences give way until the level is below it, and the pool gives up the blocks with which it
 could pass the mark again: what is on them is dropped and their memory goes back to the device. When the level has
-been below ``low`` for a while the pool grows again, as far as it then fits. A pool whose memory cannot be given back
-(one allocation of a CUDA device) keeps its size: to shrink it would help nobody.
+been below ``low`` for a while the pool grows again, as far as it then fits. On a device with memory of its own only
+the end of the pool can be cut, so what is there moves. A pool whose memory cannot be given back at all keeps its size:
+to shrink it would help nobody.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from runtime.base import logs
 from runtime.engine.causal.gate import WatermarkGate
 from runtime.engine.causal.ledger import MemoryBook
 from runtime.engine.causal.scheduler import Scheduler
+from runtime.engine.causal.steps import StepRunner
 
 _log = logs.get(__name__)
 
@@ -21,16 +22,14 @@ CALM_SECONDS: Final = 30.0
 
 
 class MemoryWatch:
-    """Looks at the level and acts. ``give_back`` returns the memory of blocks nobody uses, and how many bytes."""
+    """Looks at the level and acts. ``runner`` returns the memory of blocks that nobody uses."""
 
-    def __init__(
-        self, book: MemoryBook, gate: WatermarkGate, scheduler: Scheduler, give_back: Callable[[list[int]], int]
-    ) -> None:
+    def __init__(self, book: MemoryBook, gate: WatermarkGate, scheduler: Scheduler, runner: StepRunner) -> None:
         self._book = book
         self._gate = gate
         self._scheduler = scheduler
         self._pool = scheduler.pool
-        self._give_back = give_back
+        self._runner = runner
         self._rigid = False
         self._observed_at = float("-inf")
         self._calm_since: float | None = None
@@ -55,13 +54,13 @@ class MemoryWatch:
         surplus = self._pool.total - self._book.blocks_that_fit()
         if surplus <= 0 or self._rigid:
             return
-        withdrawn = self._pool.withdraw(surplus)
+        withdrawn, moves = self._scheduler.shrink(surplus, compact=self._runner.compacts)
         if not withdrawn:
             return
-        freed = self._give_back(withdrawn)
+        freed = self._runner.give_back(withdrawn, moves)
         if freed == 0:
             self._pool.restore(len(withdrawn))
-            self._rigid = True
+            self._rigid = not self._runner.compacts  # there it was room for the copy that lacked: tried again
             return
         self.shrinks_total += 1
         self._book.observe_device()

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import gc
+import os
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ from runtime.engine.causal.ledger import DeviceProbe
 _STATUS: Final = Path("/proc/self/status")
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"
+# A CUDA context with torch's kernels takes no more, where nobody can tell.
+_USUAL_CONTEXT: Final = 1 << 30
 
 
 class HostProbe:
@@ -50,10 +53,16 @@ class HostProbe:
 
 
 class CudaProbe:
-    """Memory of one CUDA device (or MIG instance) as the driver and torch's allocator see it."""
+    """Memory of one CUDA device (or MIG instance) as the driver and torch's allocator see it.
 
-    def __init__(self, device: torch.device) -> None:
+    ``cap_bytes`` is what this process may use of it (0: all). Others may use the rest: they count only as far as they
+    take from what is promised here.
+    """
+
+    def __init__(self, device: torch.device, cap_bytes: int = 0) -> None:
         self._device = device
+        self._cap = cap_bytes
+        self._context = 0
 
     def held_bytes(self) -> int:
         return int(torch.cuda.memory_reserved(self._device))
@@ -63,7 +72,9 @@ class CudaProbe:
 
     def unaccounted_bytes(self, accounted: int) -> int:
         free, total = torch.cuda.mem_get_info(self._device)
-        return max(0, int(total - free) - accounted)
+        taken = (self._cap or int(total)) - accounted - int(free)
+        grown = self.held_bytes() + self._context - accounted
+        return max(0, taken, grown)
 
     def give_back(self) -> None:
         gc.collect()
@@ -76,14 +87,38 @@ class CudaProbe:
         return int(torch.cuda.max_memory_reserved(self._device))
 
     def context_bytes(self) -> int:
-        """What the driver took for this process's context, right after CUDA was initialised."""
+        """What the driver took for this process's context, right after CUDA was initialised; others may be there."""
         free, total = torch.cuda.mem_get_info(self._device)
-        return max(0, int(total - free) - self.held_bytes())
+        used, held = int(total - free), self.held_bytes()
+        known = _used_by_this_process(self._device)
+        own = min(used, held + _USUAL_CONTEXT if known is None else known)
+        self._context = max(0, own - held)
+        return self._context
+
+    def reachable_bytes(self) -> int:
+        """What this process has and could have: inside its cap, and not in use by others now."""
+        reachable = self.held_bytes() + self._context + self.free_bytes()
+        return min(self._cap or reachable, reachable)
 
 
-def probe_for(device: torch.device) -> DeviceProbe:
-    """The probe of ``device``."""
-    return CudaProbe(device) if device.type == "cuda" else HostProbe()
+def _used_by_this_process(device: torch.device) -> int | None:
+    """Bytes of the device that NVML books to this process; ``None`` where it cannot tell (MIG, process namespaces)."""
+    try:
+        import pynvml  # only here, and only where there is a driver
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except (OSError, AttributeError, pynvml.NVMLError):
+        return None
+    return next((int(one.usedGpuMemory) for one in found if one.pid == os.getpid() and one.usedGpuMemory), None)
+
+
+def probe_for(device: torch.device, cap_bytes: int = 0) -> DeviceProbe:
+    """The probe of ``device``, of which ``cap_bytes`` are ours."""
+    return CudaProbe(device, cap_bytes) if device.type == "cuda" else HostProbe()
 
 
 def _status_bytes(field: str) -> int:

@@ -5,7 +5,9 @@ from typing import Final
 import torch
 
 from runtime.engine.causal import attention, sampler
-from runtime.engine.causal.model import Decoder
+from runtime.engine.causal.device_cache import DeviceKvCache
+from runtime.engine.causal.graphs import DecodeGraphs
+from runtime.engine.causal.model import Cache, Decoder
 from runtime.engine.causal.scheduler import StepPlan, Work
 from runtime.engine.causal.sequences import Sequence
 from runtime.engine.causal.sleep import Sleeper
@@ -16,11 +18,19 @@ _ALLOCATION_FAILURES: Final = ("can't allocate memory", "not enough memory", "ou
 
 
 class Runner:
-    """Owns the model and its cache storage."""
+    """Owns the model and its cache storage, which has one block more than the pool: ``attention.FIRST_BLOCK``."""
 
-    def __init__(self, model: Decoder, cache: attention.KvCache, block_tokens: int, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        cache: Cache,
+        block_tokens: int,
+        eos_ids: frozenset[int],
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self.model = model
         self.cache = cache
+        self.graphs = graphs
         self._sleeper = Sleeper(model, cache, moves=model.device.type != "cpu")
         self._block_tokens = block_tokens
         self._eos_ids = eos_ids
@@ -46,9 +56,20 @@ class Runner:
 
     def _run(self, plan: StepPlan) -> StepResult:
         batch, owners = self._batch(plan)
-        hidden = self.model.forward(batch, self.cache)
+        self.cache.reserve(int(batch.tables.max(initial=0)) + 1, self._block_tokens)
         sampling = [row for row, (item, position) in enumerate(owners) if _samples(item, position)]
         sequences = [owners[row][0].sequence for row in sampling]
+        if self.graphs is not None and len(sampling) == len(owners) == len(batch.tokens):
+            found = self.graphs.run(batch)
+            if found is not None:
+                picked = zip(sequences, self._pick(*found, sequences), strict=True)
+                return StepResult({sequence.id: outcome for sequence, outcome in picked})
+        program = self.model.program
+        if program is not None and len(sampling) == len(owners) and all(one.greedy for one in sequences):
+            assert isinstance(self.cache, attention.KvCache)
+            greedy = zip(sequences, *program.greedy(batch, self.cache), strict=True)
+            return StepResult({one.id: Sampled(token if fine else None) for one, token, fine in greedy})
+        hidden = self.model.forward(batch, self.cache)
         chosen: list[Sampled] = []
         if sampling:
             wanted = hidden if len(sampling) == len(owners) else hidden[sampling]
@@ -63,6 +84,12 @@ class Runner:
         found = self.model.best(logits)
         if found is None:
             return sampler.sample(logits, sequences, self._eos_ids)
+        return self._pick(logits, found, sequences)
+
+    def _pick(
+        self, logits: torch.Tensor, found: tuple[list[int], list[bool]], sequences: list[Sequence]
+    ) -> list[Sampled]:
+        """The same where arg-max and finiteness of each row are ``found`` already."""
         best, finite = found
         chosen = [Sampled(token if fine else None) for token, fine in zip(best, finite, strict=True)]
         others = [row for row, sequence in enumerate(sequences) if not sequence.greedy]
@@ -81,7 +108,8 @@ class Runner:
         work = [
             (item.sequence.tokens[item.start : item.start + item.count], item.start, item.blocks) for item in ordered
         ]
-        return attention.layout(work, rows, block_tokens=self._block_tokens), owners
+        batch = attention.layout(work, rows, block_tokens=self._block_tokens, first_block=attention.FIRST_BLOCK)
+        return batch, owners
 
     def _rows(self, ordered: list[Work]) -> tuple[list[tuple[Work, int]], list[int]]:
         """Which rows need logits, and for whom: (work, position of the row's token)."""
@@ -115,12 +143,24 @@ class Runner:
                     found.setdefault(sequence.id, {})[position + 1] = value
         return found
 
-    def give_back(self, blocks: list[int]) -> int:
-        """Return the memory of ``blocks``, which nobody uses; bytes returned, 0 when that cannot be done here."""
-        return self.cache.give_back(blocks, self._block_tokens)
+    @property
+    def compacts(self) -> bool:
+        """True when the cache can be cut at its end only."""
+        return isinstance(self.cache, DeviceKvCache)
+
+    def give_back(self, blocks: list[int], moves: dict[int, int]) -> int:
+        """Carry out ``moves``, return the memory of ``blocks``; bytes returned, 0 when that cannot be done here."""
+        first = attention.FIRST_BLOCK
+        with torch.inference_mode():
+            if isinstance(self.cache, DeviceKvCache):
+                self.cache.move({source + first: target + first for source, target in moves.items()})
+                return self.cache.cut(min(blocks) + first)
+            return self.cache.give_back([block + first for block in blocks], self._block_tokens)
 
     def sleep(self) -> bool:
         """Empty the cache and send the weights to host memory; True when they left the device."""
+        if self.graphs is not None:
+            self.graphs.clear()  # what comes back may lie elsewhere
         self._sleeper.sleep()
         return self.model.device.type != "cpu"
 
@@ -135,9 +175,16 @@ class Runner:
         except RuntimeError as exc:
             raise OutOfMemory(str(exc)) from exc
 
+    def record(self) -> None:
+        """Record the steps that are certain to come, where steps are recorded: before anybody waits for one."""
+        if self.graphs is not None:
+            with torch.inference_mode():
+                self.graphs.record_all()
+
     def scrub(self, sequence: Sequence) -> None:
         """Zero what ``sequence`` left in its blocks; call before they are given back."""
-        slots = attention.context_slots(sequence.blocks, len(sequence.blocks) * self._block_tokens, self._block_tokens)
+        blocks = [block + attention.FIRST_BLOCK for block in sequence.blocks]
+        slots = attention.context_slots(blocks, len(blocks) * self._block_tokens, self._block_tokens)
         with torch.inference_mode():
             self.cache.scrub(torch.from_numpy(slots).to(self.model.device))
 

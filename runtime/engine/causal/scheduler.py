@@ -235,6 +235,18 @@ class Scheduler:
         sequence.blocks = []  # a new list: a running step still reads the old one
         sequence.num_published = sequence.num_computed = 0
 
+    def shrink(self, count: int, *, compact: bool) -> tuple[list[int], dict[int, int]]:
+        """Take up to ``count`` blocks out of the pool; with ``compact`` those at its end, whose content moves.
+
+        Returns the blocks and where the moved ones are now. Call between steps.
+        """
+        if not compact:
+            return self.pool.withdraw(count), {}
+        gone, moves = self.pool.compact(count)
+        for sequence in self._running if moves else ():
+            sequence.blocks = [moves.get(block, block) for block in sequence.blocks]
+        return gone, moves
+
     def preempt_one(self) -> Sequence | None:
         """Take one sequence out of the running set, but never the last one running."""
         if len(self._running) < 2:

@@ -5,6 +5,7 @@ A gather along slots brings keys and values into the shape that scaled_dot_produ
 """
 
 import dataclasses
+import sys
 from collections.abc import Sequence as Seq
 from typing import Final
 
@@ -14,8 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from runtime.engine.causal.attention import KvCache, StepBatch
+from runtime.engine.causal.device_cache import DeviceKvCache
 
-# Contexts of one group differ by at most a factor of two, above this many tokens: padding is computed, too.
+Cache = KvCache | DeviceKvCache
+
+# Contexts of one group differ by at most this factor, above so many tokens: padding is computed, too.
+PADDING: Final = 2
 _SMALLEST_GROUP_WIDTH: Final = 128
 # Scores that are written out at a time.
 MOST_SCORES: Final = 1 << 22
@@ -54,8 +59,14 @@ class TorchBatch:
     chunks: tuple[Chunk, ...]
 
 
-def prepare(batch: StepBatch, windows: Seq[int], dtype: torch.dtype, device: torch.device) -> TorchBatch:
-    """Bring ``batch`` to ``device``, with masks of ``dtype`` for ``windows``."""
+def prepare(
+    batch: StepBatch, windows: Seq[int], dtype: torch.dtype, device: torch.device, most_tokens: int = sys.maxsize
+) -> TorchBatch:
+    """Bring ``batch`` to ``device``, with masks of ``dtype`` for ``windows``.
+
+    At most ``most_tokens`` tokens of context, or one sequence's, are copied at a time: a prefix that many share is
+    copied for each.
+    """
     like = torch.empty(0, dtype=dtype, device=device)
 
     def moved(array: np.ndarray) -> Tensor:
@@ -72,19 +83,21 @@ def prepare(batch: StepBatch, windows: Seq[int], dtype: torch.dtype, device: tor
         positions=moved(batch.positions),
         picks=moved(batch.picks),
         slots=moved(batch.slots),
-        groups=_groups(contexts[:single], windows, like),
+        groups=_groups(contexts[:single], windows, like, most_tokens),
         chunks=tuple(chunks),
     )
 
 
-def _groups(contexts: Seq[np.ndarray], windows: Seq[int], like: Tensor) -> tuple[DecodeGroup, ...]:
+def _groups(contexts: Seq[np.ndarray], windows: Seq[int], like: Tensor, most_tokens: int) -> tuple[DecodeGroup, ...]:
     """Sequences of similar length are answered together; ``contexts`` come shortest first."""
     groups: list[DecodeGroup] = []
     first = 0
     while first < len(contexts):
-        limit = max(_SMALLEST_GROUP_WIDTH, 2 * len(contexts[first]))
+        limit = max(_SMALLEST_GROUP_WIDTH, PADDING * len(contexts[first]))
         end = first
         while end < len(contexts) and len(contexts[end]) <= limit:
+            if end > first and (end - first + 1) * len(contexts[end]) > most_tokens:
+                break
             end += 1
         groups.append(decode_group(first, contexts[first:end], windows, like))
         first = end
@@ -139,7 +152,7 @@ class Form:
     cap: float = 0.0
 
 
-def attend(query: Tensor, cache: KvCache, layer: int, form: Form, batch: TorchBatch) -> Tensor:
+def attend(query: Tensor, cache: Cache, layer: int, form: Form, batch: TorchBatch) -> Tensor:
     """Attention of all rows: ``query`` [tokens, heads, head_dim] to the same shape."""
     out = torch.empty_like(query)
     for group in batch.groups:
@@ -149,7 +162,7 @@ def attend(query: Tensor, cache: KvCache, layer: int, form: Form, batch: TorchBa
     return out
 
 
-def _attend_group(query: Tensor, cache: KvCache, layer: int, form: Form, group: DecodeGroup) -> Tensor:
+def _attend_group(query: Tensor, cache: Cache, layer: int, form: Form, group: DecodeGroup) -> Tensor:
     """Heads that share keys become the query rows of one product, so keys are never repeated."""
     keys, values = cache.read(layer, group.slots)
     kv_heads, _, head_dim = keys.shape
@@ -160,7 +173,7 @@ def _attend_group(query: Tensor, cache: KvCache, layer: int, form: Form, group: 
     return out.transpose(0, 1).reshape(group.count, -1, head_dim)
 
 
-def _attend_chunk(query: Tensor, cache: KvCache, layer: int, form: Form, piece: Chunk) -> Tensor:
+def _attend_chunk(query: Tensor, cache: Cache, layer: int, form: Form, piece: Chunk) -> Tensor:
     keys, values = cache.read(layer, piece.slots)
     kv_heads, length, head_dim = keys.shape
     rows = query[piece.first : piece.first + piece.count].transpose(0, 1)

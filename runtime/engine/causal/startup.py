@@ -13,11 +13,11 @@ import torch
 from runtime.base import logs
 from runtime.base.clock import Clock
 from runtime.engine import errors, settings
-from runtime.engine.causal import attention, ledger, loader, measure, precision, probes
+from runtime.engine.causal import ledger, loader, measure, precision, probes
 from runtime.engine.causal.blocks import BlockPool
 from runtime.engine.causal.engine import CausalEngine
 from runtime.engine.causal.gate import WatermarkGate, effective_marks
-from runtime.engine.causal.model import Decoder
+from runtime.engine.causal.model import Cache, Decoder
 from runtime.engine.causal.runner import Runner
 from runtime.engine.causal.scheduler import Scheduler
 from runtime.engine.causal.steps import OutOfMemory
@@ -48,7 +48,7 @@ class _Prepared:
 
     source: ModelSource
     model: Decoder
-    cache: attention.KvCache
+    cache: Cache
     costs: ledger.FixedCosts
     plan: ledger.PoolPlan
     probe: ledger.DeviceProbe
@@ -106,10 +106,15 @@ def _prepare(
 ) -> _Prepared:
     """Open, load, measure, and take the memory for the KV pool."""
     config = spec.config
-    probe = probes.probe_for(device)
+    probe = probes.probe_for(device, spec.memory_bytes)
     source = open_model(Path(spec.model_path), spec.format)
     on_opened(source)
-    context = probe.context_bytes() if isinstance(probe, probes.CudaProbe) else probe.held_bytes()
+    if isinstance(probe, probes.CudaProbe):
+        context = probe.context_bytes()
+        # others may hold some of what was promised: what is planned is what is there
+        spec = msgspec.structs.replace(spec, memory_bytes=probe.reachable_bytes())
+    else:
+        context = probe.held_bytes()
     ledger.check_weights_fit(
         total_bytes=spec.memory_bytes,
         context_bytes=context,
@@ -136,7 +141,7 @@ def _prepare(
         max_positions=source.config.max_positions,
     )
     model.resize_positions(plan.max_model_len)
-    cache = measure.new_cache(model, plan.blocks * config.kv_block_tokens)
+    cache = measure.new_pool(model, plan.blocks, config.kv_block_tokens)
     return _Prepared(source=source, model=model, cache=cache, costs=costs, plan=plan, probe=probe)
 
 
@@ -151,8 +156,11 @@ def _assemble(config: EngineConfig, prepared: _Prepared, clock: Clock, on_fatal:
         tenant_kv_share=config.tenant_kv_share,
         wanted_len=config.max_model_len,
     )
+    graphs = measure.new_graphs(prepared.model, prepared.cache, config.max_num_seqs, plan.max_model_len)
+    runner = Runner(prepared.model, prepared.cache, config.kv_block_tokens, source.eos_ids, graphs)
+    runner.record()
     return CausalEngine(
-        runner=Runner(prepared.model, prepared.cache, config.kv_block_tokens, source.eos_ids),
+        runner=runner,
         scheduler=Scheduler(
             pool,
             max_num_seqs=config.max_num_seqs,

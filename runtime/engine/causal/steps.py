@@ -53,10 +53,15 @@ class StepRunner(Protocol):
     def scrub(self, sequence: Sequence) -> None:
         """Zero what ``sequence`` left in its blocks."""
 
-    def give_back(self, blocks: list[int]) -> int:
-        """Return the memory of ``blocks``, which nobody uses; how many bytes, 0 when that cannot be done here.
+    @property
+    def compacts(self) -> bool:
+        """True when only the end of the pool can be given back: what is there has to move first."""
 
-        Called between steps. What is written to them later takes memory again.
+    def give_back(self, blocks: list[int], moves: dict[int, int]) -> int:
+        """Carry out ``moves`` (from block to block), then return the memory of ``blocks``, which nobody uses.
+
+        Returns how many bytes, 0 when that cannot be done here. Called between steps. What is written to them later
+        takes memory again.
         """
 
     def sleep(self) -> bool:

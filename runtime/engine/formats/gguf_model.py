@@ -35,6 +35,9 @@ _LAYER_NAMES: Final = {
     "ffn_down": "mlp.down_proj",
 }
 _LARGEST_NUMBER: Final = 1 << 32
+# Types of 4-bit blocks, and how many weights of each share scale and offset.
+_FOUR_BITS: Final = ("Q4_0", "Q4_1", "Q4_K")
+_FOUR_BIT_BLOCK: Final = 32
 _ROPE_FACTORS: Final = "rope_freqs.weight"
 _SPECIAL: Final = {
     "bos_token": "tokenizer.ggml.bos_token_id",
@@ -86,8 +89,16 @@ def open_gguf(path: Path) -> ModelSource:
         eos_ids=known.eos_ids,
         total_bytes=sum(tensor.num_bytes for tensor in opened.tensors.values()),
         pieces=lambda: _pieces(opened, config),
+        int4_group=_int4_group(opened),
         rope_factors=torch.from_numpy(opened.read(factors).copy()) if factors else None,
     )
+
+
+def _int4_group(opened: GgufFile) -> int:
+    """The blocks of a file most of which is in 4-bit blocks: counted in the same ones nothing is lost once more."""
+    total = sum(tensor.num_bytes for tensor in opened.tensors.values())
+    fours = sum(tensor.num_bytes for tensor in opened.tensors.values() if tensor.kind.name in _FOUR_BITS)
+    return _FOUR_BIT_BLOCK if 2 * fours > total else ModelSource.int4_group
 
 
 def _hf_config(opened: GgufFile, prefix: str, found: architectures.Architecture) -> Any:

@@ -21,7 +21,10 @@ class TensorPiece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """A model that is open for loading. ``pieces`` may be called once; ``total_bytes`` is what it will read."""
+    """A model that is open for loading. ``pieces`` may be called once; ``total_bytes`` is what it will read.
+
+    ``int4_group`` is how many weights should share a scale when it is held in 4 bits.
+    """
 
     config: DecoderConfig
     tokenizer: TextTokenizer
@@ -30,3 +33,4 @@ class ModelSource:
     total_bytes: int
     pieces: Callable[[], Iterator[TensorPiece]]
     rope_factors: Tensor | None = None
+    int4_group: int = 64

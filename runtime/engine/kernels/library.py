@@ -15,9 +15,9 @@ from runtime.engine.kernels import build
 
 _log = logs.get(__name__)
 
-EMBED, NORM, LINEAR, ROPE, ATTEND, GATE, QUANTIZE, GATHER, ARGMAX = range(9)
+EMBED, NORM, LINEAR, ROPE, ATTEND, GATE, QUANTIZE, GATHER, ARGMAX, BEST = range(10)
 F32, I8 = range(2)
-ADD, QUANTIZED = 1, 2
+ADD, QUANTIZED, GATED, ONLY_BEST = 1, 2, 4, 8
 SILU, GELU_TANH, GELU = range(3)
 
 # int8 rows are padded to the depth of a tile; outputs to a pair of panels; rows to a pair of tiles.
@@ -45,7 +45,7 @@ class Op(ctypes.Structure):
     _fields_ = [
         ("kind", c_int32), ("in_", c_int32), ("out", c_int32), ("flags", c_int32),
         ("n", c_int32), ("layer", c_int32), ("window", c_int32), ("act", c_int32),
-        ("eps", c_float), ("scale", c_float),
+        ("eps", c_float), ("scale", c_float), ("share", c_float), ("unused", c_float),
         ("weight", POINTER(Matrix)), ("norm", c_void_p), ("key_norm", c_void_p),
         ("after", POINTER(Matrix)),
     ]  # fmt: skip
@@ -151,19 +151,32 @@ def aligned(num_bytes: int) -> NDArray[np.uint8]:
 
 
 class PackedMatrix:
-    """A matrix [n, k] in the layout of the kernels. Keeps alive what ``struct`` points to."""
+    """A matrix [n, k] in the layout of the kernels. Keeps alive what ``struct`` points to.
+
+    ``interleaved``: the first half of the outputs are gates and the second half their ups; each panel gets a vector of
+    gates and the vector of their ups. Float32, and halves of whole vectors, only.
+    """
 
     def __init__(
-        self, library: Library, arena: Arena, plain: NDArray[np.float32], *, format_: int, bias: Any = None
+        self,
+        library: Library,
+        arena: Arena,
+        plain: NDArray[np.float32],
+        *,
+        format_: int,
+        bias: Any = None,
+        interleaved: bool = False,
     ) -> None:
         n, k = plain.shape
+        self.interleaved = interleaved
         assert plain.flags.c_contiguous
         self._kept: list[NDArray[Any]] = []
         self.struct = Matrix(format=format_, n=n, k=k, padded=-(-k // DEPTH) * DEPTH)
         if format_ == F32:
             columns = -(-n // library.panel) * library.panel
             data = self._keep(arena.take(columns * k * 4))
-            library.pack_f32(data.ctypes.data, plain.ctypes.data, 0, n, k)
+            for first, source, count in _pieces(n, library.lanes if interleaved else 0):
+                library.pack_f32(data.ctypes.data, plain.ctypes.data + source * k * 4, first, count, k)
         else:
             columns = -(-n // I8_COLUMNS) * I8_COLUMNS
             data = self._keep(arena.take(columns * self.struct.padded))
@@ -174,13 +187,23 @@ class PackedMatrix:
         self.struct.data = data.ctypes.data
         if bias is not None:
             padded = self._keep(np.zeros(columns, np.float32))
-            padded[:n] = bias
+            for first, source, count in _pieces(n, library.lanes if interleaved else 0):
+                padded[first : first + count] = bias[source : source + count]
             self.struct.bias = padded.ctypes.data
         self.num_bytes = sum(array.nbytes for array in self._kept)
 
     def _keep(self, array: NDArray[Any]) -> NDArray[Any]:
         self._kept.append(array)
         return array
+
+
+def _pieces(outputs: int, lanes: int) -> list[tuple[int, int, int]]:
+    """Where outputs go, a vector of ``lanes`` gates and one of ups in turn: (to, from, how many). 0: as they are."""
+    if not lanes:
+        return [(0, 0, outputs)]
+    half = outputs // 2
+    starts = range(0, half, lanes)
+    return [piece for at in starts for piece in ((2 * at, at, lanes), (2 * at + lanes, half + at, lanes))]
 
 
 class Program:
@@ -223,13 +246,18 @@ class Program:
             self._int8_scale = np.zeros(padded * -(-self._int8_stride // self._library.group), np.float32)
         self._rows, self._given = rows, given
 
+    def buffer(self, number: int, rows: int) -> NDArray[np.float32]:
+        """What the last run left in buffer ``number``: [rows, width], until the next one."""
+        width = self._widths[number]
+        return self._buffers[number].view(np.float32)[: rows * width].reshape(rows, width)
+
     @property
     def kinds(self) -> list[int]:
         """What each operation is."""
         return [op.kind for op in self._kept]
 
-    def run(self, step: Step, threads: int, given: dict[int, int]) -> None:
-        """Run on ``step``; ``given`` are addresses of the caller's buffers."""
+    def run(self, step: Step, threads: int, given: dict[int, int], *, count: int | None = None) -> None:
+        """Run on ``step``; ``given`` are addresses of the caller's buffers. Only the first ``count`` operations."""
         for number, address in given.items():
             self._pointers[number] = address
         step.buffers = ctypes.addressof(self._pointers)
@@ -237,5 +265,6 @@ class Program:
         step.quantized_stride = self._int8_stride
         step.quantized = self._int8.ctypes.data
         step.quantized_scale = self._int8_scale.ctypes.data
-        if self._library.run(self._ops, len(self._ops), ctypes.addressof(step), threads) != 0:
+        count = len(self._ops) if count is None else count
+        if self._library.run(self._ops, count, ctypes.addressof(step), threads) != 0:
             raise RuntimeError("The program has more operations than the kernels take.")

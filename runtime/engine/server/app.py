@@ -164,10 +164,10 @@ class EngineApp:
         await request.json(200, self._lifecycle.state())
 
     async def _cancel(self, request: asgi.Request) -> None:
-        loaded = self._lifecycle.loaded
-        usage = loaded.engine.cancel(request.params["request_id"]) if loaded else None
+        loaded, request_id = self._lifecycle.loaded, request.params["request_id"]
+        usage = (loaded.engine.cancel(request_id) or loaded.engine.ended(request_id)) if loaded else None
         if usage is None:
-            raise errors.NotFound("No such request is running.", code="request_not_found")
+            raise errors.NotFound("No such request is here, nor was lately.", code="request_not_found")
         await request.json(200, usage)
 
 

@@ -77,6 +77,36 @@ class PoolHistory(RuleBasedStateMachine):
                 assert content.setdefault(index, prefix) == prefix
 
 
+class CompactedPoolHistory(PoolHistory):
+    """The same where the pool is cut at its end: what is there moves, and whoever holds it follows."""
+
+    @rule(count=st.integers(0, 7))
+    def shrink(self, count: int) -> None:
+        before, available, cached = self.pool.total, self.pool.available, self.pool.cached
+        gone, moves = self.pool.compact(count)
+        assert gone == list(range(before - 1, self.pool.total - 1, -1))
+        assert len(gone) == min(count, available, before - 1)
+        assert set(moves) <= set(gone)
+        assert not set(moves.values()) & set(gone)
+        assert self.pool.cached >= min(cached, self.pool.total - self.pool.used), "free blocks go before cached ones"
+        for _, _, blocks in self.held:
+            blocks[:] = [moves.get(block, block) for block in blocks]
+
+    @invariant()
+    def what_is_there_are_the_first(self) -> None:
+        assert all(index < self.pool.total for _, _, blocks in self.held for index in blocks)
+
+    @invariant()
+    def what_is_known_is_where_it_moved(self) -> None:
+        for salt, tokens, blocks in self.held:
+            again, _ = self.pool.match(salt, [*tokens, 9], salt.decode())
+            self.pool.release(again)
+            assert len(again) <= len(blocks)
+
+
+TestCompactedPoolHistory = CompactedPoolHistory.TestCase
+TestCompactedPoolHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
 TestPoolHistory = PoolHistory.TestCase
 TestPoolHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
@@ -139,6 +169,23 @@ def test_shrinking_takes_free_blocks_before_cached_ones_and_never_the_last() -> 
     assert pool.restore(2) == [5, 1]
     assert (pool.total, pool.free) == (3, 2)
     assert len(pool.match(b"t", [1, 2, 3, 4, 5])[0]) == 1
+
+
+def test_a_pool_that_is_cut_at_its_end_keeps_what_it_holds() -> None:
+    pool = BlockPool(8, BLOCK)
+    first = filled(pool, b"a", [1, 2, 3, 4])
+    held = filled(pool, b"b", [5, 6])
+    last = filled(pool, b"c", [7, 8, 9, 1])
+    pool.release(last)  # cached, at 3 and 4
+    pool.release(first)  # cached, at 0 and 1, and used later
+    assert pool.compact(3) == ([7, 6, 5], {})
+    gone, moves = pool.compact(3)  # the oldest prefix goes, from its end; the one that is used moves
+    assert (gone, moves) == ([4, 3, 2], {2: 1})
+    assert pool.match(b"b", [5, 6, 0], "b")[0] == [moves[held[0]]]
+    assert pool.match(b"a", [1, 2, 3, 4, 0])[0] == [0], "all but its end"
+    assert pool.match(b"c", [7, 8, 9, 1, 0])[0] == []
+    assert sorted(pool.restore(2)) == [2, 3], "the lowest come back first"
+    assert (pool.total, pool.used, pool.withdrawn) == (4, 2, 4)
 
 
 def test_known_names_are_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:

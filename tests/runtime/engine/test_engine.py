@@ -4,6 +4,7 @@ import dataclasses
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from runtime.engine.causal.probes import HostProbe
 from runtime.engine.causal.scheduler import StepPlan
 from runtime.engine.causal.sequences import FinishReason, SamplingParams
 from runtime.engine.causal.steps import OutOfMemory, StepResult
-from runtime.wire.inference import PRIORITIES
+from runtime.engine.ended import EndedBook
+from runtime.wire.inference import PRIORITIES, PROBE_TENANT, Usage
 from tests.build.engines import GREEDY, LocalEngine, Pending, request, wait_for
 
 pytestmark = pytest.mark.engine
@@ -75,6 +77,28 @@ def test_stop_strings_and_ends_of_text(local: LocalEngine) -> None:
     at = free.tokens().index(token)
     ended = local.submit([40, 41, 42], 24, sampling=SamplingParams(temperature=0.0, stop_token_ids=frozenset({token})))
     assert ended.tokens() == free.tokens()[: at + 1]
+
+
+def test_what_a_request_came_to_is_remembered_and_a_trial_is_nobodys(llama_folder: Path) -> None:
+    engine = LocalEngine(llama_folder)
+    whole, cut = engine.submit([1, 2, 3], 5), engine.submit([4, 5], 200).started()
+    whole.tokens()
+    usage = cut.cancel()
+    engine.submit([6, 7], 3, tenant=PROBE_TENANT).tokens()
+    ends = [engine.engine.ended(pending.job.request.request_id) for pending in (whole, cut)]
+    assert ends == [Usage(prompt_tokens=3, completion_tokens=5), usage]
+    assert engine.engine.ended("never here") is None
+    engine.engine.stop()
+    stats = engine.engine.stats()
+    assert stats.prompt_tokens_total == sum(end.prompt_tokens for end in ends)
+    assert stats.completion_tokens_total == sum(end.completion_tokens for end in ends)
+
+
+def test_the_oldest_ends_are_forgotten_first() -> None:
+    book = EndedBook(most=2)
+    for number in range(3):
+        book.note(str(number), Usage(completion_tokens=number))
+    assert [book.find(str(number)) is None for number in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize("moment", ["queue", "running"])
@@ -358,17 +382,16 @@ def test_a_broken_step_fails_its_requests_and_the_engine_lives(llama_folder: Pat
 
 def test_numbers_that_are_not_finite_end_one_request_and_spoil_nothing(llama_folder: Path, local: LocalEngine) -> None:
     engine = LocalEngine(llama_folder, prefix_cache=False)
-    forward = engine.model.forward
+    holder: Any = engine.model.program or engine.model
+    name = "greedy" if engine.model.program else "forward"
+    compute = getattr(holder, name)
 
     def break_long(batch, cache):  # type: ignore[no-untyped-def]
-        hidden = forward(batch, cache)
-        if int(batch.positions.max()) == 10:
-            broken = batch.positions == 10
-            cache.data[:, :, :, batch.slots[broken]] = float("nan")
-            hidden[batch.positions[batch.picks] == 10] = float("nan")
-        return hidden
+        if int(batch.positions.max()) == 10:  # the value before it, which this step reads
+            cache.data[:, 1, :, batch.slots[batch.positions == 10] - 1] = float("nan")
+        return compute(batch, cache)
 
-    engine.model.forward = break_long  # type: ignore[method-assign]
+    setattr(holder, name, break_long)
     victim = engine.submit([1, 2, 3], 30)
     mate = engine.submit([9, 8], 6)
     assert victim.wait().error.code == "non_finite_logits"

@@ -55,7 +55,16 @@ class LogitsKeeper(Runner):
         return runner
 
     def run(self, plan: StepPlan) -> StepResult:
-        return super().run(plan)
+        if self.model.program is None:
+            return super().run(plan)
+        # the kernels find the best tokens without writing logits: computed twice, they have to agree
+        batch, owners = self._batch(plan)
+        with torch.inference_mode():
+            hidden = self.model.forward(batch, self.cache)
+            best = self.model.logits(hidden).argmax(dim=-1).tolist() if owners else []
+        result = super().run(plan)
+        assert [outcome.token for outcome in result.sampled.values()] == best
+        return result
 
 
 def ours(

@@ -4,18 +4,25 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 
 from catalog import configs, holding
 from catalog.estimate import estimate_shape
+from catalog.estimate import shape_of as shape_of_version
 from catalog.formats import decoder as catalog_decoder
 from catalog.formats import huggingface
 from runtime.base.clock import SystemClock
 from runtime.engine import errors
-from runtime.engine.causal import attention, measure, precision, startup
+from runtime.engine.causal import attention, measure, precision, quantized, startup
+from runtime.engine.causal.quantized import Int4WeightOnly
+from runtime.engine.formats import gguf_model
+from runtime.engine.formats.opening import open_model
 from runtime.engine.settings import KV_DTYPES, QUANTIZATIONS
 from runtime.wire.assignments import EngineConfig
 from runtime.wire.inference import EngineSpec
@@ -40,6 +47,7 @@ def shape_of(folder: Path) -> holding.Shape:
         "architecture": read.architecture.name,
         "tie_word_embeddings": read.tied,
         "sparse_layers": sum(read.sparse),
+        "int4_group": 64,
     }
     return holding.Shape(**known)
 
@@ -90,6 +98,49 @@ def test_a_gguf_file_is_read_into_fewer_bits(tmp_path: Path) -> None:
     assert small.weights_bytes < exact.weights_bytes / 3.5
     off = (logits_of(small, tokens) - logits_of(exact, tokens)).abs().mean() / logits_of(exact, tokens).std()
     assert 0 < off < 0.1
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_what_comes_in_blocks_of_four_bits_loses_nothing_more(kind: str, dtype: torch.dtype) -> None:
+    """Blocks of a GGUF file are counted in as they were, and the product reads them so."""
+    numbers = np.random.default_rng(3).normal(0, 0.1, (48, 128)).astype(np.float32)
+    numbers[5, :32] = 0.0
+    held_as = gguf.GGMLQuantizationType[kind]
+    weight = torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(numbers, held_as), held_as)).to(dtype)
+    linear = Int4WeightOnly(weight, most_group=32)
+    x = torch.eye(128, dtype=dtype)
+    torch.testing.assert_close(linear(x).t(), weight, rtol=1e-3, atol=2e-4)
+    far = (Int4WeightOnly(weight)(x).t().float() - weight.float()).abs().max()
+    assert far > 2e-3, "groups of 64 are other groups"
+    assert linear.num_bytes == 48 * 64 + 48 * 4 * 2 * dtype.itemsize
+
+
+def test_groups_of_four_bits_are_the_files_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_gguf(tmp_path / "tiny.gguf")
+    assert open_model(path, "gguf").int4_group == 64, "less than half of it is in 4 bits"
+    assert holding.int4_group({"Q4_1": 33, "Q8_0": 43, "F32": 1}) == 64
+    assert holding.int4_group({"Q4_K": 60, "Q6_K": 20, "F32": 1}) == 32
+    monkeypatch.setattr(gguf_model, "_FOUR_BITS", ("Q4_1", "Q8_0"))
+    small = held(path, "int4_weight_only", kind="gguf")
+    facts = {"weight_types": {"Q4_1": 9}, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "hidden_size": 64}
+    facts |= {"intermediate_size": 128, "vocab_size": 320}
+    parameters = 320 * 64 + 2 * (64 * 64 * 2 + 32 * 64 * 2 + 3 * 64 * 128 + 2 * 64) + 64
+    version = SimpleNamespace(metadata=facts, parameters=parameters, architecture="LlamaForCausalLM")
+    assert shape_of_version(version).int4_group == 32  # type: ignore[arg-type]
+    want = holding.weights_bytes(shape_of_version(version), 4, "int4_weight_only")  # type: ignore[arg-type]
+    assert want == pytest.approx(small.weights_bytes, rel=0.01)
+
+
+def test_weights_are_brought_back_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = torch.randn(80, 64), torch.randn(5, 64)
+    for kind in (quantized.Int8WeightOnly, Int4WeightOnly):
+        whole = kind(weight)
+        monkeypatch.setattr(quantized, "_PART", 64 * 7)
+        parts = kind(weight)
+        torch.testing.assert_close(parts(x), whole(x), rtol=1e-5, atol=1e-5)
+        assert parts.num_bytes == whole.num_bytes
+        monkeypatch.undo()
 
 
 def test_fewer_bits_are_really_computed_with(folders: dict[str, Path]) -> None:

@@ -122,7 +122,10 @@ class Giving:
         self.possible = possible
         self.blocks = 0
 
-    def __call__(self, blocks: list[int]) -> int:
+    compacts = False
+
+    def give_back(self, blocks: list[int], moves: dict[int, int]) -> int:
+        assert not moves
         if not self.possible:
             return 0
         self.blocks += len(blocks)

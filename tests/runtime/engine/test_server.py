@@ -182,7 +182,9 @@ def test_cancel_by_id_returns_the_usage(served: EngineHandle) -> None:
     asker.join()
     last = json.loads(lines[0][-1].removeprefix("data: "))
     assert last["error"]["code"] == "cancelled"  # in band, no [DONE], no finish reason
-    assert served.call("DELETE", "/internal/v1/requests/mine")[0] == 404
+    # It has ended now; whoever missed the answer may ask again.
+    assert served.call("DELETE", "/internal/v1/requests/mine") == (200, data)
+    assert served.call("DELETE", "/internal/v1/requests/other")[0] == 404
 
 
 def test_deadlines(served: EngineHandle) -> None:
@@ -284,6 +286,8 @@ POISON: list[Any] = [
     {"model": "tiny", "prompt": "x", "logit_bias": [1]},
     {"model": "tiny", "prompt": "x", "logprobs": 21},
     {"model": "tiny", "prompt": "x", "logprobs": -1},
+    {"model": "tiny", "prompt": "x", "echo": True, "logprobs": 10**6, "max_tokens": 0},
+    {"model": "tiny", "prompt": "x", "prompt_logprobs": -1},
     {"model": "tiny", "prompt": "x", "stop": ""},
     {"model": "tiny", "prompt": "x", "stop": ["a"] * 17},
     {"model": "tiny", "prompt": "x", "stop": ["a" * 257]},

@@ -2,11 +2,11 @@
  * memory and serves all rows from the cache. Each sum runs over k in order. */
 #include "kernels.h"
 
-enum { AHEAD = 24 * PANEL, INPUT_BYTES = 1 << 20, LEAST_ROWS = 4 * ROWS, LINE = 64, PAGE = 4096, PARTS = 3 };
+enum { AHEAD = 24 * PANEL, INPUT_BYTES = 1 << 20, LEAST_ROWS = 4 * ROWS, LINE = 64, PAGE = 4096 };
 
 /* What will be read after this task, asked for page by page while it computes: with a dozen rows or more memory would
  * be idle, and attention would wait for it later. First the panel that this thread probably takes next, then this
- * task's share of keys and values. */
+ * task's share of the keys and values that this thread will attend to. */
 typedef struct {
     const char *panel;
     int panel_pages;
@@ -18,7 +18,7 @@ typedef struct {
     const float *x, *w, *bias;
     float *y;
     size_t x_stride, y_stride;
-    int k, columns, add;
+    int k, column, columns, flags, act, panel, panels;
     ahead *ahead;
 } block;
 
@@ -37,16 +37,27 @@ static const char *next_page(ahead *a, const void *otherwise) {
 }
 
 static inline void finish(const block *b, int row, vec v0, vec v1) {
-    float *y = b->y + row * b->y_stride;
-    if (b->bias) v0 += load(b->bias), v1 += load(b->bias + LANES);
+    float *y = b->y + row * b->y_stride + b->column;
+    const int add = b->flags & FLAG_ADD;
     if (b->columns == PANEL) {
-        if (b->add) v0 += load(y), v1 += load(y + LANES);
+        if (add) v0 += load(y), v1 += load(y + LANES);
         store(y, v0), store(y + LANES, v1);
         return;
     }
     float part[PANEL];
     store(part, v0), store(part + LANES, v1);
-    for (int c = 0; c < b->columns; c++) y[c] = b->add ? y[c] + part[c] : part[c];
+    for (int c = 0; c < b->columns; c++) y[c] = add ? y[c] + part[c] : part[c];
+}
+
+/* What FLAG_GATE or FLAG_BEST leaves of the sums of some rows. */
+static __attribute__((noinline)) void condense(const block *b, const vec *sums, int count) {
+    float *y = b->y;
+    for (int r = 0; r < count; r++, y += b->y_stride, sums += 2) {
+        if (b->flags & FLAG_GATE)
+            store(y + b->column / 2, activate(sums[0], b->act) * sums[1]);
+        else
+            best_of(sums, 2, b->column, b->columns, y + b->panel, (int32_t *)(y + b->panels) + b->panel);
+    }
 }
 
 /* `count` is a constant wherever this is called, so that all sums live in registers. */
@@ -69,6 +80,14 @@ static inline __attribute__((always_inline)) void rows_times_panel(const block *
                 s1[r] += w1 * value;
             }
         }
+    }
+    if (b->bias)
+        for (int r = 0; r < count; r++) s0[r] += load(b->bias), s1[r] += load(b->bias + LANES);
+    if (b->flags & (FLAG_GATE | FLAG_BEST)) {
+        vec sums[2 * ROWS];
+        for (int r = 0; r < count; r++) sums[2 * r] = s0[r], sums[2 * r + 1] = s1[r];
+        condense(b, sums, count);
+        return;
     }
     for (int r = 0; r < count; r++) finish(b, r, s0[r], s1[r]);
 }
@@ -102,27 +121,30 @@ int linear_f32_tasks(const matrix *w, int rows, int threads) {
     return (w->n + PANEL - 1) / PANEL * row_blocks(w, rows, threads);
 }
 
-/* `o->window` says which part of layer `o->layer` is asked for during this product, 0 for none. */
-static void look_ahead(ahead *a, const op *o, const step *s, int panel, int panels, int threads, int task) {
-    const matrix *w = panel + threads < panels ? o->weight : o->after;
-    const int next = panel + threads < panels ? panel + threads : panel + threads - panels;
-    if (w && w->format == FORMAT_F32 && next < (w->n + PANEL - 1) / PANEL) {
-        a->panel = (const char *)w->data + sizeof(float) * PANEL * w->k * next;
-        a->panel_pages = (int)((sizeof(float) * PANEL * w->k + PAGE - 1) / PAGE);
+static void look_ahead(ahead *a, const op *o, const step *s, int rows, int threads, int task, const worker *w) {
+    const int total = linear_f32_tasks(o->weight, rows, threads), mine = w->index % w->segments;
+    const int first = segment_begin(total, mine, w->segments), end = segment_begin(total, mine + 1, w->segments);
+    const matrix *m = task + 1 < end ? o->weight : o->after;
+    if (m && m->format == FORMAT_F32) {
+        const int panels = (m->n + PANEL - 1) / PANEL;
+        const int next = task + 1 < end ? task + 1 : segment_begin(linear_f32_tasks(m, rows, threads), mine, w->segments);
+        a->panel = (const char *)m->data + sizeof(float) * PANEL * m->k * (next % panels);
+        a->panel_pages = (int)((sizeof(float) * PANEL * m->k + PAGE - 1) / PAGE);
     }
-    if (!o->window || !s->num_single || task >= panels) return;
-    const span *longest = s->spans + s->num_single - 1;
-    const int blocks = longest->table + longest->start / s->shape.block_tokens + 1;
+    if (o->share == 0.0f || task < first || task >= end) return;
+    int oldest, newest;
+    attend_blocks(s, w, &oldest, &newest);
     a->s = s, a->layer = o->layer;
     a->block_pages = (int)((sizeof(float) * s->shape.block_tokens * s->shape.head_dim + PAGE - 1) / PAGE);
-    const int64_t units = (int64_t)blocks * 2 * s->shape.kv_heads * a->block_pages;
-    const int64_t begin = units * (o->window - 1) / PARTS, end = units * o->window / PARTS;
-    a->unit = (int)(begin + (end - begin) * task / panels);
-    a->end = (int)(begin + (end - begin) * (task + 1) / panels);
+    const int each = 2 * s->shape.kv_heads * a->block_pages;
+    const float units = (float)(newest - oldest) * (float)each, size = units * o->share;
+    const float begin = (float)oldest * (float)each + units - size;
+    a->unit = (int)(begin + size * (float)(task - first) / (float)(end - first));
+    a->end = (int)(begin + size * (float)(task - first + 1) / (float)(end - first));
 }
 
 /* Tasks of one block of rows follow each other. */
-void linear_f32_task(const op *o, const step *s, int rows, int threads, int task) {
+void linear_f32_task(const op *o, const step *s, int rows, int threads, int task, const worker *mine) {
     const matrix *w = o->weight;
     int blocks = row_blocks(w, rows, threads), panels = (w->n + PANEL - 1) / PANEL, panel = task % panels;
     int each = ((rows + blocks - 1) / blocks + ROWS - 1) / ROWS * ROWS;
@@ -132,21 +154,22 @@ void linear_f32_task(const op *o, const step *s, int rows, int threads, int task
         .w = (const float *)w->data + (size_t)panel * PANEL * w->k,
         .bias = w->bias ? w->bias + column : NULL,
         .x_stride = s->strides[o->in], .y_stride = s->strides[o->out],
-        .k = w->k, .columns = w->n - column < PANEL ? w->n - column : PANEL, .add = o->flags & FLAG_ADD,
+        .k = w->k, .column = column, .columns = w->n - column < PANEL ? w->n - column : PANEL,
+        .flags = o->flags, .act = o->act, .panel = panel, .panels = panels,
     };
     ahead next = {0};
-    if (last - first > ROWS) look_ahead(&next, o, s, panel, panels, threads, task);
+    if (last - first > ROWS) look_ahead(&next, o, s, rows, threads, task, mine);
     b.ahead = &next;
     for (int row = first; row < last; row += ROWS) {
         b.x = s->buffers[o->in] + row * b.x_stride;
-        b.y = s->buffers[o->out] + row * b.y_stride + column;
+        b.y = s->buffers[o->out] + row * b.y_stride;
         some_rows(&b, last - row < ROWS ? last - row : ROWS);
     }
 }
 
 int millpond_panel(void) { return PANEL; }
 
-/* Pack rows `first .. first + count` of a plain matrix [n][k] into panels of `to` (zeroed, n padded to PANEL). */
+/* Pack `count` rows of a plain matrix [..][k] as outputs `first` and on into panels of `to` (zeroed, padded to PANEL). */
 void millpond_pack_f32(float *to, const float *from, int first, int count, int k) {
     for (int row = first; row < first + count; row++, from += k) {
         float *panel = to + (size_t)(row / PANEL) * PANEL * k + row % PANEL;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__AVX512F__) || defined(__AMX_INT8__)
+#if defined(__AMX_INT8__)
 #include <immintrin.h>
 #endif
 #if defined(__linux__) && defined(__AMX_INT8__) && defined(__AMX_TILE__)
@@ -20,7 +20,7 @@
 #define HAS_AMX 0
 #endif
 
-enum { TILE = 16, PAIR = 32, DEPTH = 64, I8_BLOCK = 128 };
+enum { TILE = 16, DEPTH = 64, I8_BLOCK = 128 };
 
 int millpond_group(void) { return GROUP; }
 
@@ -120,12 +120,17 @@ static void row_sums(const int8_t *x, const int8_t *w, const int32_t *weight_sum
 
 static void finish(const op *o, const step *s, int row, int column, const float *sums) {
     const matrix *w = o->weight;
-    float *y = s->buffers[o->out] + (size_t)row * s->strides[o->out] + column, part[PAIR];
+    float *out = s->buffers[o->out] + (size_t)row * s->strides[o->out], *y = out + column, part[PAIR];
     for (int c = 0; c < PAIR; c++) part[c] = sums[c] * w->scale[column + c];
     if (w->bias)
         for (int c = 0; c < PAIR; c++) part[c] += w->bias[column + c];
     int columns = w->n - column < PAIR ? w->n - column : PAIR;
-    if (o->flags & FLAG_ADD)
+    if (o->flags & FLAG_BEST) {
+        vec whole[PAIR / LANES];
+        for (int i = 0; i < PAIR / LANES; i++) whole[i] = load(part + i * LANES);
+        const int panel = column / PAIR;
+        best_of(whole, PAIR / LANES, column, columns, out + panel, (int32_t *)(out + panels_of(w)) + panel);
+    } else if (o->flags & FLAG_ADD)
         for (int c = 0; c < columns; c++) y[c] += part[c];
     else
         memcpy(y, part, sizeof(float) * (size_t)columns);

@@ -1,7 +1,8 @@
 /* Threads that share a program, and the interpreter that walks through it.
  *
- * Every thread walks through all operations. It takes tasks of an operation until none is left, waits until those that
- * others took are done, and goes on. Waiting spins for some microseconds and then sleeps in the kernel: a spinning
+ * Every thread walks through all operations. It takes tasks of its own segment of an operation until none is left, then
+ * those of others; it waits until those that others took are done, and goes on. Segments are what a thread can foresee:
+ * it asks memory for what it will read itself. Waiting spins for some microseconds and then sleeps in the kernel: a spinning
  * thread beside a busy neighbour would take the processor that the work needs.
  */
 #include "kernels.h"
@@ -17,10 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 64, MAX_OPS = 4096, SPINS = 1500, RUNS = 8, CHUNK = 16 };
+enum { MAX_THREADS = 64, MAX_OPS = 4096, SPINS = 1500, RUNS = 8, CHUNK = 16, MAX_SEGMENTS = 8 };
 
 typedef struct {
-    atomic_int next, done;
+    atomic_int next[MAX_SEGMENTS], done;
 } counter;
 
 /* One run of a program. A thread that comes late finds every counter at its end and touches nothing else, so nobody
@@ -69,6 +70,7 @@ static int rows_together(int rows, int threads) { return rows >= 2 * CHUNK * thr
 static int tasks_of(const op *o, const step *s, int rows, int threads) {
     if (o->kind == OP_LINEAR) return linear_tasks(o->weight, rows, threads);
     if (o->kind == OP_ATTEND) return attend_tasks(s);
+    if (o->kind == OP_ROPE) rows -= s->num_single;
     const int together = rows_together(rows, threads);
     return (rows + together - 1) / together;
 }
@@ -81,6 +83,7 @@ static void run_row(const op *o, const step *s, int row) {
     case OP_GATE: gate_row(o, s, row); break;
     case OP_GATHER: gather_row(o, s, row); break;
     case OP_ARGMAX: argmax_row(o, s, row); break;
+    case OP_BEST: best_row(o, s, row); break;
     case OP_QUANTIZE:
         quantize_row(s->buffers[o->in] + (size_t)row * s->strides[o->in], o->n, s->quantized_stride,
                      s->quantized + (size_t)row * s->quantized_stride, s->quantized_scale + (size_t)row * scales_of(s));
@@ -94,7 +97,8 @@ static void run_task(const op *o, const step *s, int rows, int threads, int task
     } else if (o->kind == OP_ATTEND) {
         attend_task(o, s, task, w);
     } else {
-        const int together = rows_together(rows, threads), first = task * together;
+        const int skipped = o->kind == OP_ROPE ? s->num_single : 0, together = rows_together(rows - skipped, threads);
+        const int first = skipped + task * together;
         for (int row = first; row < first + together && row < rows; row++) run_row(o, s, row);
     }
 }
@@ -118,12 +122,17 @@ static int64_t nanoseconds(void) {
 static void walk(run *r, worker *w) {
     int64_t *times = w->index ? NULL : r->step->nanoseconds, begun = times ? nanoseconds() : 0;
     amx_enter();
+    w->segments = r->threads < MAX_SEGMENTS ? r->threads : MAX_SEGMENTS;
     for (int i = 0; i < r->count; i++) {
         counter *c = r->counters + i;
         const int total = r->total[i];
         int mine = 0;
-        for (int task; (task = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < total; mine++)
-            run_task(r->ops + i, r->step, r->rows[i], r->threads, task, w);
+        for (int turn = 0; turn < w->segments; turn++) {
+            const int segment = (w->index + turn) % w->segments, begin = segment_begin(total, segment, w->segments);
+            const int size = segment_begin(total, segment + 1, w->segments) - begin;
+            for (int task; (task = atomic_fetch_add_explicit(&c->next[segment], 1, memory_order_relaxed)) < size; mine++)
+                run_task(r->ops + i, r->step, r->rows[i], r->threads, begin + task, w);
+        }
         if (mine && atomic_fetch_add(&c->done, mine) + mine == total && atomic_load(&sleepers)) futex_wake(&c->done);
         wait_done(&c->done, total);
         if (times) {

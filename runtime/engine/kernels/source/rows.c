@@ -5,7 +5,7 @@
 #include <string.h>
 
 int linear_f32_tasks(const matrix *w, int rows, int threads);
-void linear_f32_task(const op *o, const step *s, int rows, int threads, int task);
+void linear_f32_task(const op *o, const step *s, int rows, int threads, int task, const worker *w);
 void unpack_row_f32(const matrix *w, int row, float *out);
 int linear_i8_tasks(const matrix *w, int rows);
 void linear_i8_task(const op *o, const step *s, int rows, int task);
@@ -16,11 +16,10 @@ int linear_tasks(const matrix *w, int rows, int threads) {
 }
 
 void linear_task(const op *o, const step *s, int rows, int threads, int task, worker *w) {
-    (void)w;
     if (o->weight->format == FORMAT_I8)
         linear_i8_task(o, s, rows, task);
     else
-        linear_f32_task(o, s, rows, threads, task);
+        linear_f32_task(o, s, rows, threads, task, w);
 }
 
 static float *row_of(const step *s, int buffer, int row) {
@@ -63,21 +62,31 @@ void norm_row(const op *o, const step *s, int row) {
 }
 
 static void rotate(float *x, const float *cos, const float *sin, int dim) {
-    for (int i = 0, half = dim / 2; i < half; i++) {
-        float a = x[i], b = x[half + i];
+    const int half = dim / 2;
+    int i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const vec a = load(x + i), b = load(x + half + i);
+        store(x + i, a * load(cos + i) + b * load(sin + i));
+        store(x + half + i, b * load(cos + half + i) + a * load(sin + half + i));
+    }
+    for (; i < half; i++) {
+        const float a = x[i], b = x[half + i];
         x[i] = a * cos[i] + b * sin[i];
         x[half + i] = b * cos[half + i] + a * sin[half + i];
     }
 }
 
-/* Norm (where there is one) and rotate queries and keys in place, and put keys and values into the cache. */
-void rope_row(const op *o, const step *s, int row) {
+/* Norm (where there is one) and rotate queries and keys in place, and put keys and values into the cache: of `count` key
+ * heads and the query heads that share them. */
+void rope_heads(const op *o, const step *s, int row, int first, int count) {
     const attention_shape *a = &s->shape;
+    const int share = a->heads / a->kv_heads;
     const span *mine = s->spans + s->row_span[row];
     int position = s->positions[row], dim = a->head_dim;
     const float *cos = a->cos + (size_t)position * a->rotary_dim, *sin = a->sin + (size_t)position * a->rotary_dim;
-    float *q = row_of(s, o->in, row), *k = q + a->heads * dim, *v = k + a->kv_heads * dim;
-    for (int h = 0; h < a->heads; h++, q += dim) {
+    float *start = row_of(s, o->in, row), *q = start + first * share * dim;
+    float *k = start + (a->heads + first) * dim, *v = k + a->kv_heads * dim;
+    for (int h = 0; h < count * share; h++, q += dim) {
         if (o->norm) root_mean_square(q, q, o->norm, dim, o->eps);
         rotate(q, cos, sin, a->rotary_dim);
     }
@@ -85,7 +94,7 @@ void rope_row(const op *o, const step *s, int row) {
     const int inside = position % a->block_tokens;
     float *keys = a->cache + (size_t)o->layer * 2 * a->kv_heads * a->slots * dim;
     float *values = keys + (size_t)a->kv_heads * a->slots * dim;
-    for (int h = 0; h < a->kv_heads; h++, k += dim, v += dim) {
+    for (int h = first; h < first + count; h++, k += dim, v += dim) {
         if (o->key_norm) root_mean_square(k, k, o->key_norm, dim, o->eps);
         rotate(k, cos, sin, a->rotary_dim);
         const size_t at = (size_t)h * a->slots * dim + block;
@@ -95,16 +104,8 @@ void rope_row(const op *o, const step *s, int row) {
     }
 }
 
-static vec clamp(vec x, float limit) {
-    ivec over = x > limit, under = x < -limit;
-    ivec kept = (ivec)x & ~over & ~under;
-    return (vec)(kept | ((ivec)splat(limit) & over) | ((ivec)splat(-limit) & under));
-}
-
-static vec activate(vec x, int kind) {
-    vec inner = kind == ACT_SILU ? x : 1.5957691216f * (x + 0.044715f * x * x * x); /* gelu(x) = x sigmoid(2 u) */
-    return x / (1.0f + vector_exp(clamp(-inner, 87.0f)));
-}
+/* Rows that are alone in their sequence are left to attention, which then finds them near. */
+void rope_row(const op *o, const step *s, int row) { rope_heads(o, s, row, 0, s->shape.kv_heads); }
 
 /* act(gate) * up of a row [gate, up] of 2 n; with ACT_GELU the exact error function. */
 void gate_row(const op *o, const step *s, int row) {
@@ -140,4 +141,12 @@ void argmax_row(const op *o, const step *s, int row) {
     int at = 0;
     while (at < o->n - 1 && x[at] != most) at++;
     s->argmax[row] = at;
+}
+
+/* The best of what FLAG_BEST left of the row of a product with `o->weight`. */
+void best_row(const op *o, const step *s, int row) {
+    const op panels = {.in = o->in, .n = panels_of(o->weight)};
+    argmax_row(&panels, s, row);
+    const int32_t *places = (const int32_t *)(row_of(s, o->in, row) + panels.n);
+    s->argmax[row] = places[s->argmax[row]];
 }
