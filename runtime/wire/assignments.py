@@ -77,12 +77,32 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: Watermarks = Watermarks()
 
 
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks of a replica that runs on several devices, perhaps of several nodes.
+
+    ``ranks`` are this node's, in the order of its ``devices``. They are numbered stage by stage: ``pipeline`` stages of
+    ``tensor`` x ``expert`` ranks. Rank 0 takes the requests; all meet at ``leader``, a ``host:port`` of its node.
+    """
+
+    size: int
+    ranks: list[int]
+    leader: str
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """True on the node of rank 0."""
+        return 0 in self.ranks
+
+
 class ReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """One replica on this node. ``generation`` belongs to the replica; the agent refuses an older one.
 
     ``token`` is the bearer secret of the engine's port; only gateways and the agent know it.
     ``host_memory_bytes`` and ``millicpus`` are what the replica may use of the machine beside its devices; where the
-    host allows it they are enforced (0: no limit).
+    host allows it they are enforced (0: no limit). ``world`` is ``None`` for a replica on one device.
     """
 
     replica_id: str
@@ -101,6 +121,7 @@ class ReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):
     backoff_seconds: float = 0.0
     host_memory_bytes: int = 0
     millicpus: int = 0
+    world: World | None = None
 
 
 class NodeAssignments(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,14 +5,15 @@ set it.
 
 While streaming, an engine that was sent ``HEADER_METERED`` writes an SSE comment ``: usage {json}`` before each data
 event, so that a gateway knows the tokens computed so far without parsing the events; the comment is not passed on.
-``DELETE /internal/v1/requests/{request_id}`` cancels a request within one step and returns its :class:`Usage`.
+``DELETE /internal/v1/requests/{request_id}`` cancels a request within one step and returns its :class:`Usage`; for one
+that has ended, what it came to, as long as the engine remembers (the last 20,000). 404: it was never here.
 """
 
 from typing import Final
 
 import msgspec
 
-from runtime.wire.assignments import EngineConfig
+from runtime.wire.assignments import EngineConfig, World
 from runtime.wire.memory import MemoryLedger
 from runtime.wire.reports import EngineStats, Phase
 
@@ -36,6 +37,9 @@ PATH_WAKE: Final = "/internal/v1/wake"
 PATH_DRAIN: Final = "/internal/v1/drain"
 PATH_REQUEST: Final = "/internal/v1/requests/{request_id}"
 USAGE_COMMENT: Final = b": usage "
+# Trial inferences of agents and gateways come in nobody's name: engines leave their tokens out of their counters, so
+# that those are what callers used.
+PROBE_TENANT: Final = "millpond-probe"
 PRIORITIES: Final = ("sheddable", "default", "critical")  # least important first
 
 
@@ -83,7 +87,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine process is started: ``python -m runtime.engine --spec FILE`` (mode 0600, private folder).
 
     ``model_path`` is a Hugging Face folder or a GGUF file under a path the agent made. The engine binds
-    ``host:port`` (0 picks one) and then writes ``address_file``: JSON of :class:`EngineAddress`.
+    ``host:port`` (0 picks one) and then writes ``address_file``: JSON of :class:`EngineAddress`. ``world`` is there
+    when it runs some of several ranks.
     """
 
     replica_id: str
@@ -100,6 +105,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     advertise_host: str = "127.0.0.1"
+    world: World | None = None
 
 
 class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):

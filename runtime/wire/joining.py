@@ -23,7 +23,10 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """Pushed over the WebSocket: something changed, re-read. Losing one costs latency, never correctness."""
+    """Pushed over the WebSocket: something changed, re-read. Losing one costs latency, never correctness.
+
+    A gateway sends one back when it serves from ``generation``; its reports say so, too.
+    """
 
     topic: str  # "assignments" or "routes"
     generation: int

@@ -121,6 +121,9 @@ ARTIFACT: Final = assignments.ArtifactRef(path="model.safetensors", sha256=SHA, 
 GRANT: Final = assignments.DeviceGrant(
     uuid=DEVICE, memory_bytes=20_000_000_000, share=assignments.Share.MIG, mig_uuid=MIG, thread_percentage=40
 )
+WORLD: Final = assignments.World(
+    size=8, ranks=[4, 5, 6, 7], leader="10.0.0.7:29500", tensor=4, pipeline=2, expert=8
+)  # fmt: skip
 ASSIGNMENT: Final = assignments.ReplicaAssignment(
     replica_id=REPLICA,
     generation=4,
@@ -138,6 +141,7 @@ ASSIGNMENT: Final = assignments.ReplicaAssignment(
     backoff_seconds=2.5,
     host_memory_bytes=8_000_000_000,
     millicpus=4_000,
+    world=WORLD,
 )
 REPLICA_REPORT: Final = reports.ReplicaReport(
     replica_id=REPLICA,
@@ -239,6 +243,7 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         node_id=NODE, generation=12, replicas=[ASSIGNMENT], layouts=[LAYOUT], protocol=PROTOCOL
     ),
     "assignments.ReplicaAssignment": ASSIGNMENT,
+    "assignments.World": WORLD,
     "devices.ClockFacts": CLOCKS,
     "devices.DevicePath": PATH,
     "devices.DeviceReport": DEVICE_REPORT,
@@ -283,6 +288,7 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         host="0.0.0.0",
         port=8_200,
         advertise_host="10.0.0.7",
+        world=WORLD,
     ),
     "inference.EngineState": inference.EngineState(
         replica_id=REPLICA,
