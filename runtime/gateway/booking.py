@@ -1,5 +1,7 @@
 """What one request comes to: a usage record in the journal, the limit settled, the metrics moved. Once."""
 
+from typing import Final
+
 import msgspec
 
 from runtime.gateway.auth import Caller
@@ -43,34 +45,42 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     first: float | None = None
 
 
-def book(core: Core, job: Job, choice: Choice | None, ending: Ending) -> None:
-    """Write the record, settle the lease, move the metrics."""
+# What a request has come to if the gateway dies within it: nobody's fault but the platform's, so nobody pays.
+CUT: Final = Ending(status=502, outcome="aborted", usage=Usage(), billable=False)
+
+
+def record_of(core: Core, job: Job, choice: Choice | None, ending: Ending) -> UsageRecord:
+    """The line of the books for ``job`` if it ends now, like this."""
+    usage, first = ending.usage, ending.first
+    return UsageRecord(
+        id=job.record_id,
+        request_id=job.request_id,
+        tenant_id=job.caller.tenant.id,
+        owner_tenant_id=job.endpoint.tenant_id,
+        key_id=job.caller.key.id,
+        endpoint_id=job.endpoint.id,
+        deployment_id=choice.variant.deployment_id if choice else "",
+        revision_id=choice.variant.revision_id if choice else "",
+        replica_id=choice.replica.replica_id if choice else "",
+        operation=job.operation,
+        status=ending.status,
+        outcome=ending.outcome,
+        started_at=job.started_at,
+        duration_ms=(core.clock.monotonic() - job.started) * 1000,
+        ttft_ms=None if first is None else (first - job.started) * 1000,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        billable=ending.billable,
+    )
+
+
+def book(core: Core, job: Job, choice: Choice | None, ending: Ending, *, soon: bool = False) -> None:
+    """Write the record (``soon``: by way of the outbox, before what it sends), settle the lease, move the metrics."""
     seconds = core.clock.monotonic() - job.started
     first = None if ending.first is None else ending.first - job.started
     usage = ending.usage
-    core.journal.append(
-        UsageRecord(
-            id=job.record_id,
-            request_id=job.request_id,
-            tenant_id=job.caller.tenant.id,
-            owner_tenant_id=job.endpoint.tenant_id,
-            key_id=job.caller.key.id,
-            endpoint_id=job.endpoint.id,
-            deployment_id=choice.variant.deployment_id if choice else "",
-            revision_id=choice.variant.revision_id if choice else "",
-            replica_id=choice.replica.replica_id if choice else "",
-            operation=job.operation,
-            status=ending.status,
-            outcome=ending.outcome,
-            started_at=job.started_at,
-            duration_ms=seconds * 1000,
-            ttft_ms=None if first is None else first * 1000,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            billable=ending.billable,
-        )
-    )
+    core.journal.append(record_of(core, job, choice, ending), soon=soon)
     core.limiter.settle(job.lease, usage, billable=ending.billable)
     core.metrics.served(
         operation=job.operation,

@@ -6,11 +6,14 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
+from runtime.base import logs
 from runtime.wire import codec, errors
 from runtime.wire.errors import ErrorBody, ErrorCode
 from runtime.wire.joining import Hint, JoinReply, JoinRequest
 from runtime.wire.routes import GatewayReply, GatewayReport, RouteTable
 from runtime.wire.usage import UsageBatch, UsageReply
+
+log = logs.get(__name__)
 
 T = TypeVar("T")
 _BASE = "/internal/v1/gateways"
@@ -42,6 +45,7 @@ class ControlPlane:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self.credential = ""
 
     async def close(self) -> None:
@@ -83,11 +87,25 @@ class ControlPlane:
             async with session.ws_connect(
                 self._url + _BASE + "/hints", headers=self._headers(), heartbeat=15.0, max_msg_size=64 * 1024
             ) as socket:
+                self._socket = socket
                 async for message in socket:
                     if message.type is aiohttp.WSMsgType.TEXT:
                         on_hint(codec.decode(message.data, Hint))
         except (aiohttp.ClientError, TimeoutError, OSError, errors.MalformedMessage) as exc:
             raise ControlUnavailable(_describe(exc)) from exc
+        finally:
+            self._socket = None
+
+    async def acknowledge(self, generation: int) -> bool:
+        """Say on the socket of hints that requests are served from ``generation``; False when that cannot be said."""
+        if self._socket is None:
+            return False
+        try:
+            await self._socket.send_str(codec.encode(Hint(topic="routes", generation=generation)).decode())
+        except (aiohttp.ClientError, OSError) as exc:
+            log.info("not acknowledged on the socket; the report says it", error=_describe(exc))
+            return False
+        return True
 
     async def _call(self, method: str, path: str, kind: type[T], message: msgspec.Struct) -> T:
         try:

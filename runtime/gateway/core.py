@@ -4,18 +4,21 @@ import msgspec
 
 from runtime.base.clock import Clock, SystemClock
 from runtime.gateway.control import ControlPlane
+from runtime.gateway.finals import Finals, settle_cut
 from runtime.gateway.journal import Journal
 from runtime.gateway.limits import Limiter, Options
 from runtime.gateway.link import Link
 from runtime.gateway.loops import Background
 from runtime.gateway.membership import Membership
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.outbox import Outbox
 from runtime.gateway.refusals import Reason, Refusal
 from runtime.gateway.settings import Settings
 from runtime.gateway.table import Snapshot, TableKeeper
 from runtime.gateway.traffic import Traffic
 from runtime.gateway.upstream import Engines
 from runtime.gateway.watch import Watch
+from runtime.wire.routes import ReplicaRoute
 
 
 class Core(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,12 +30,14 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
     limiter: Limiter
     journal: Journal
     engines: Engines
+    outbox: Outbox
     metrics: Metrics
     background: Background
     control: ControlPlane
     link: Link
     traffic: Traffic
     watch: Watch
+    finals: Finals
     running: set[str]  # ids of the requests being served
 
     def snapshot(self) -> Snapshot:
@@ -65,9 +70,16 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
         await self.limiter.start()
         self.background.keep("limits", self.limiter.keep)
         self.background.keep("journal", self.journal.keep_synced)
+        self.background.spawn(self._settle_cut())
         self.background.keep("traffic", self.traffic.keep_ticking)
         self.watch.start(self.background)
         self.link.start(self.background)
+
+    async def _settle_cut(self) -> None:
+        """Wait for a table, then ask the engines in it; without one there is nobody to ask."""
+        while self.keeper.snapshot is None:
+            await self.clock.sleep(0.1)
+        await settle_cut(self.finals, self.journal)
 
     async def stop(self) -> None:
         """End in order: let requests that were cut say so, finish what was spawned, hand over usage, close."""
@@ -75,6 +87,7 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
         deadline = self.clock.monotonic() + patience
         while self.running and self.clock.monotonic() < deadline:
             await self.clock.sleep(0.02)
+        self.finals.close()  # who has asked in vain leaves it to the next process
         await self.background.finish(patience)
         await self.background.stop()
         await self.limiter.close()
@@ -103,10 +116,15 @@ def build(settings: Settings, *, url: str, clock: Clock | None = None) -> Core:
         fsync_records=settings.fsync_records,
     )
     membership = Membership(settings, control, keeper)
-    engines = Engines(settings)
+    outbox = Outbox(journal.write_out)
+    engines = Engines(settings, outbox.put)
     metrics = Metrics()
     limiter = Limiter(clock, _limits(settings), on_alert=metrics.budget_alert)
     traffic = Traffic(settings, clock, metrics, lambda: keeper.snapshot)
+
+    def route(replica_id: str) -> ReplicaRoute | None:
+        return keeper.snapshot.replicas.get(replica_id) if keeper.snapshot else None
+
     return Core(
         settings=settings,
         clock=clock,
@@ -114,6 +132,7 @@ def build(settings: Settings, *, url: str, clock: Clock | None = None) -> Core:
         limiter=limiter,
         journal=journal,
         engines=engines,
+        outbox=outbox,
         metrics=metrics,
         background=Background(clock),
         control=control,
@@ -129,6 +148,7 @@ def build(settings: Settings, *, url: str, clock: Clock | None = None) -> Core:
             limits_shared=lambda: limiter.shared,
         ),
         traffic=traffic,
+        finals=Finals(engines, clock, route, seconds=settings.final_usage_seconds),
         watch=Watch(settings, clock, engines, traffic, gateway_id=lambda: membership.id),
         running=running,
     )

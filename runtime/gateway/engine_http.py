@@ -6,28 +6,18 @@ cancelling the wait cuts nothing.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Final, NamedTuple, Self, cast
+from collections.abc import Callable
+from typing import Final, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from runtime.gateway.engine_call import Call, Cut, Dropped, NotReached
+
+__all__ = ["Call", "Cut", "Dropped", "EngineClient", "NotReached", "at_once"]
+
 _MAX_HEAD_BYTES: Final = 64 * 1024
-_PAUSE_BYTES: Final = 256 * 1024  # what lies here unread before the engine is made to wait
 _MAX_IDLE: Final = 512  # kept-alive connections per engine
-
-
-class NotReached(OSError):
-    """No connection could be made: nothing was sent."""
-
-
-class Dropped(ConnectionError):
-    """The engine closed the connection before it had answered."""
-
-
-class Cut(OSError):
-    """The connection ended, or turned into something that is not HTTP, within the answer."""
 
 
 class Origin(NamedTuple):
@@ -51,157 +41,7 @@ class Origin(NamedTuple):
         return cls(host, port or (443 if tls else 80), tls, f"host: {parts.netloc}\r\n")
 
 
-class Call:
-    """One request and its answer. ``status`` and ``headers`` (names in lower case) are there after :meth:`head`."""
-
-    __slots__ = (
-        "_chunks", "_client", "_connecting", "_connection", "_done", "_error", "_heard", "_last", "_size", "_timer",
-        "_waiter", "headers", "status",
-    )  # fmt: skip
-
-    def __init__(self, client: "EngineClient") -> None:
-        self._client = client
-        self._connection: _Connection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._heard = False  # the head is complete
-        self._done = False  # the answer is complete, or never will be
-        self._error: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._last = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self.status = 0
-        self.headers: dict[str, str] = {}
-
-    @property
-    def content(self) -> Self:
-        """The body; see :meth:`iter_any`."""
-        return self
-
-    @property
-    def unread(self) -> int:
-        """Bytes of the body that came and were not read."""
-        return self._size
-
-    async def head(self) -> None:
-        """Return when the engine has answered with a head.
-
-        Raises:
-            NotReached: nothing was sent.
-            Dropped, Cut, TimeoutError: it failed after that.
-        """
-        while not self._heard:
-            if self._error is not None:
-                raise self._error
-            await self._wait()
-
-    async def read(self) -> bytes:
-        """The next piece of the body, all that has come; nothing at its end.
-
-        Raises:
-            Cut, TimeoutError: the body does not come to its end.
-        """
-        while not self._chunks:
-            if self._error is not None:
-                raise self._error
-            if self._done:
-                return b""
-            await self._wait()
-        data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
-        self._size = 0
-        if self._connection is not None:
-            self._connection.resume()
-        return data
-
-    async def iter_any(self) -> AsyncIterator[bytes]:
-        """The pieces of :meth:`read`."""
-        while piece := await self.read():
-            yield piece
-
-    def close(self) -> None:
-        """Let go; a connection whose answer is not complete is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.hang_up()
-        self._done = True
-        self._error = self._error or Cut("closed")
-        self._wake()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    async def _wait(self) -> None:
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            waiter = self._waiter = self._client.loop.create_future()
-        await waiter
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    # --- for the connection ---
-
-    def connect(self, work: Coroutine[Any, Any, None]) -> None:
-        """``work`` connects; closing the call ends it."""
-        self._connecting = self._client.loop.create_task(work)
-
-    def start(self, connection: "_Connection", request: bytes) -> None:
-        """The request goes out on ``connection`` now."""
-        self._connecting = None
-        self._connection = connection
-        connection.carry(self, request)
-        self._last = self._client.loop.time()
-        self._timer = self._client.loop.call_later(self._client.idle_seconds, self._check)
-
-    def heard(self, status: int, headers: dict[str, str]) -> None:
-        """The head is complete."""
-        self.status, self.headers, self._heard = status, headers, True
-        self._last = self._client.loop.time()
-        self._wake()
-
-    def take(self, data: bytes) -> bool:
-        """A piece of the body; False: no more for now."""
-        self._chunks.append(data)
-        self._size += len(data)
-        self._last = self._client.loop.time()
-        self._wake()
-        return self._size < _PAUSE_BYTES
-
-    def end(self, error: BaseException | None) -> None:
-        """The answer is complete, or (with an error) never will be."""
-        self._connection = None
-        self._done = True
-        self._error = self._error or error
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._wake()
-
-    def _check(self) -> None:
-        """Nothing for too long?"""
-        left = self._last + self._client.idle_seconds - self._client.loop.time()
-        if left > 0:
-            self._timer = self._client.loop.call_later(left, self._check)
-            return
-        connection, self._connection = self._connection, None
-        self.end(TimeoutError(f"the engine sent nothing for {self._client.idle_seconds:g} s"))
-        if connection is not None:
-            connection.hang_up()
-
-
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection; carries one call at a time."""
 
     def __init__(self, client: "EngineClient", origin: Origin) -> None:
@@ -215,6 +55,7 @@ class _Connection(asyncio.Protocol):
         self._in_head = True
         self._until_close = False  # the answer has no length: its end is the connection's
         self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -232,7 +73,9 @@ class _Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             self._finish(Dropped("the connection was closed"))
             return
-        self._transport.write(request)
+        if self._timer is None:
+            self._timer = self._client.loop.call_later(self._client.idle_seconds, self._check)
+        self._client.send(self._transport, request)
 
     def resume(self) -> None:
         """What lay here was read."""
@@ -266,6 +109,9 @@ class _Connection(asyncio.Protocol):
         return None  # the transport closes itself
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._client.forget(self._origin, self)
         call, self._call = self._call, None
         if call is None:
@@ -310,6 +156,18 @@ class _Connection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
 
+    def _check(self) -> None:
+        """Nothing for too long? One timer goes on from call to call: most calls are over long before it rings."""
+        self._timer = None
+        call, loop, most = self._call, self._client.loop, self._client.idle_seconds
+        if call is None:
+            return  # the next call sets it again
+        left = call.last + most - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._check)
+        else:
+            call.time_out(most)
+
     def _finish(self, error: BaseException) -> None:
         call, self._call = self._call, None
         if self._transport is not None:
@@ -318,17 +176,33 @@ class _Connection(asyncio.Protocol):
             call.end(error)
 
 
-class EngineClient:
-    """The pool of connections. Seconds: ``keepalive_seconds`` is below what any engine allows an idle connection."""
+def at_once(transport: asyncio.Transport, data: bytes) -> None:
+    """Send ``data`` now."""
+    transport.write(data)
 
-    def __init__(self, *, connect_seconds: float, idle_seconds: float, keepalive_seconds: float) -> None:
+
+class EngineClient:
+    """The pool of connections. Seconds: ``keepalive_seconds`` is below what any engine allows an idle connection.
+
+    ``send`` puts a request on its way, and may let it wait for the end of the loop's turn.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_seconds: float,
+        idle_seconds: float,
+        keepalive_seconds: float,
+        send: Callable[[asyncio.Transport, bytes], None] = at_once,
+    ) -> None:
         self._connect_seconds = connect_seconds
         self._keepalive_seconds = keepalive_seconds
         self._origins: dict[str, Origin] = {}
-        self._idle: dict[Origin, list[_Connection]] = {}
+        self._idle: dict[Origin, list[Connection]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
         self.idle_seconds = idle_seconds
+        self.send = send
         self.loop = asyncio.get_running_loop()
 
     def begin(self, url: str, path: str, headers: dict[str, str], body: bytes) -> Call:
@@ -367,7 +241,7 @@ class EngineClient:
         try:
             async with asyncio.timeout(self._connect_seconds):
                 _, connection = await self.loop.create_connection(
-                    lambda: _Connection(self, origin), origin.host, origin.port, ssl=origin.tls or None
+                    lambda: Connection(self, origin), origin.host, origin.port, ssl=origin.tls or None
                 )
         except TimeoutError:
             call.end(NotReached(f"no connection to {origin.host}:{origin.port} within {self._connect_seconds:g} s"))
@@ -384,7 +258,7 @@ class EngineClient:
             origin = self._origins[url] = Origin.of(url)
         return origin
 
-    def _kept(self, origin: Origin) -> _Connection | None:
+    def _kept(self, origin: Origin) -> Connection | None:
         connections = self._idle.get(origin)
         oldest = self.loop.time() - self._keepalive_seconds
         while connections:
@@ -396,7 +270,7 @@ class EngineClient:
 
     # --- for connections ---
 
-    def keep(self, origin: Origin, connection: _Connection) -> None:
+    def keep(self, origin: Origin, connection: Connection) -> None:
         """``connection`` has nothing to do for now."""
         connections = self._idle.setdefault(origin, [])
         if self._closed or len(connections) >= _MAX_IDLE:
@@ -407,7 +281,7 @@ class EngineClient:
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(self._keepalive_seconds, self._sweep)
 
-    def forget(self, origin: Origin, connection: _Connection) -> None:
+    def forget(self, origin: Origin, connection: Connection) -> None:
         """``connection`` is gone."""
         connections = self._idle.get(origin)
         if connections and connection in connections:

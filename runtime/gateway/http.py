@@ -4,13 +4,13 @@ The parser collects a head of any size for any time before the application sees 
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from runtime.base.asgi import Scope
+from runtime.gateway.outbox import Outbox
 
 _KEY: Final = "millpond.connection"
 
@@ -33,6 +33,7 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_gone: Callable[[], None] | None = None
+        self.owed: Outbox | None = None  # where the last answer may still wait
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
@@ -46,12 +47,14 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._watch_head()
         super().data_received(data)
-        if self._in_head and self._head_bytes > self.max_head_bytes and not self.transport.is_closing():
+        if not self._in_head or not self._head_bytes or self.transport.is_closing():
+            return
+        if self._head_bytes > self.max_head_bytes:
             self.transport.write(_REFUSED)
             self.transport.close()
+        elif self._head_timer is None:
+            self._watch_head()  # most heads come whole, and a timer for each would be for nothing
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -70,6 +73,11 @@ class BoundedHttp(HttpToolsProtocol):
         if self.on_gone is not None:
             self.on_gone()
 
+    def shutdown(self) -> None:
+        if self.owed is not None:
+            self.owed.flush()  # it counts as answered, so the connection would be closed at once
+        super().shutdown()
+
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(self.head_timeout_seconds, self._head_late)
 
@@ -84,23 +92,62 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
 
-@contextlib.contextmanager
-def watching(scope: Scope, gone: Callable[[], None]) -> Iterator[bool]:
-    """Call ``gone`` when the client's connection is lost meanwhile; False where the server does not tell.
+def watch(scope: Scope, gone: Callable[[], None] | None) -> bool:
+    """Call ``gone`` when the client's connection is lost from now on (``None``: no more); False where nothing tells.
 
     Without a task that waits for it: one request is served on a connection at a time.
     """
     connection = scope.get(_KEY)
     if not isinstance(connection, BoundedHttp):
-        yield False
-        return
+        return False
     connection.on_gone = gone
-    if connection.transport.is_closing():
+    if gone is not None and connection.transport.is_closing():
         gone()
-    try:
-        yield True
-    finally:
-        connection.on_gone = None
+    return True
+
+
+def whole_body(scope: Scope, limit: int) -> bytes | None:
+    """The body, where all of it has come and is not over ``limit`` bytes; ``None``: it is to be waited for.
+
+    The same bytes as by way of ASGI's messages. Take it once.
+    """
+    connection = scope.get(_KEY)
+    if not isinstance(connection, BoundedHttp):
+        return None
+    cycle = connection.cycle
+    if cycle.scope is not scope or cycle.more_body or cycle.disconnected or len(cycle.body) > limit:
+        return None
+    body = bytes(cycle.body)
+    cycle.body = bytearray()
+    cycle.message_event.clear()
+    connection.flow.resume_reading()
+    return body
+
+
+def answer(scope: Scope, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, outbox: Outbox) -> bool:
+    """Send a whole answer in one piece by way of ``outbox``, if it need not wait for the client; False: it was not.
+
+    The same bytes as by way of ASGI's messages, for a fraction of the cost, and in one packet instead of two.
+    """
+    connection = scope.get(_KEY)
+    if not isinstance(connection, BoundedHttp) or connection.flow.write_paused:
+        return False
+    cycle = connection.cycle
+    if cycle.scope is not scope or cycle.response_started or cycle.disconnected or not cycle.keep_alive:
+        return False
+    if scope["method"] == "HEAD" or connection.transport.is_closing():
+        return False
+    lines = [b"%b: %b\r\n" % pair for pair in (*cycle.default_headers, *headers)]
+    head = b"".join(lines)
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+        return False  # whoever sends it the long way says what is wrong
+    cycle.response_started = cycle.response_complete = True
+    cycle.chunked_encoding = cycle.waiting_for_100_continue = False
+    cycle.message_event.set()
+    connection.owed = outbox
+    outbox.put(connection.transport, b"%bcontent-length: %d\r\n%b\r\n%b" % (STATUS_LINE[status], len(body), head, body))
+    cycle.on_response()
+    return True
 
 
 def writable(scope: Scope) -> bool:
@@ -109,21 +156,23 @@ def writable(scope: Scope) -> bool:
     return isinstance(connection, BoundedHttp) and not connection.flow.write_paused
 
 
-def pass_on(scope: Scope, piece: bytes) -> bool:
-    """Write a piece of a stream whose head is out, if that can be done without waiting; False: it was not.
+def stream_of(scope: Scope) -> BoundedHttp | None:
+    """Where :func:`pass_on` may put a piece of a stream whose head is out, without waiting; ``None``: nowhere, now."""
+    connection = scope.get(_KEY)
+    if not isinstance(connection, BoundedHttp) or connection.flow.write_paused or connection.transport.is_closing():
+        return None
+    cycle = connection.cycle
+    if cycle.scope is not scope or not cycle.response_started or not cycle.chunked_encoding:
+        return None
+    return None if cycle.response_complete or cycle.disconnected or scope["method"] == "HEAD" else connection
+
+
+def pass_on(connection: BoundedHttp, piece: bytes) -> None:
+    """Write a piece (not empty) of a stream.
 
     The same bytes as by way of ASGI's messages, for a fraction of the cost: a stream has many pieces.
     """
-    connection = scope.get(_KEY)
-    if not isinstance(connection, BoundedHttp) or connection.flow.write_paused or not piece:
-        return False
-    cycle = connection.cycle
-    if cycle.scope is not scope or not cycle.response_started or not cycle.chunked_encoding:
-        return False
-    if cycle.response_complete or cycle.disconnected or scope["method"] == "HEAD":
-        return False
     connection.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-    return True
 
 
 def bounded(max_head_bytes: int, head_timeout_seconds: float) -> type[BoundedHttp]:

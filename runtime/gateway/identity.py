@@ -25,11 +25,23 @@ class Identity(NamedTuple):
 
 def identify(given: str) -> Identity:
     """Name a request whose ``x-request-id`` header was ``given``; one that is not sane is replaced."""
-    record_id = uuid_utils.uuid7().hex
-    if _SANE_ID.fullmatch(given):
-        return Identity(given, record_id, f"{given[:64]}-{record_id[-16:]}")
-    made = f"req_{record_id}"
-    return Identity(made, record_id, made)
+    record_id = new_record_id()
+    request_id = given if _SANE_ID.fullmatch(given) else _made(record_id)
+    return Identity(request_id, record_id, upstream_id_of(record_id, request_id))
+
+
+def new_record_id() -> str:
+    """A new name for a line of the books; later ones sort later."""
+    return uuid_utils.uuid7().hex
+
+
+def upstream_id_of(record_id: str, request_id: str) -> str:
+    """What engines call the request of a record."""
+    return request_id if request_id == _made(record_id) else f"{request_id[:64]}-{record_id[-16:]}"
+
+
+def _made(record_id: str) -> str:
+    return f"req_{record_id}"
 
 
 def trace_of(request: Request) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The way of one request to one engine: take a slot, open the connection, cancel there, let go."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from runtime.base import logs
@@ -20,23 +21,35 @@ from runtime.wire.routes import ReplicaRoute
 log = logs.get(__name__)
 
 BUSY: Final = frozenset({429, 503})
-_STOP_PAUSES: Final = (0.05, 0.2, 0.5, 1.0)  # seconds
+_STOP_PAUSES: Final = (0.05, 0.2, 0.5)  # seconds
 _LEAST_DEADLINE_MS: Final = 1
 
 
 class Lane:
-    """Use once. ``choice`` is the replica tried last, ``response`` what it answered, ``sent`` when (monotonic)."""
+    """Use once. ``choice`` is the replica tried last, ``response`` what it answered, ``sent`` when (monotonic).
 
-    def __init__(self, core: Core, ask: Ask, request_id: str) -> None:
+    ``on_send`` is told of each replica before it is sent anything. ``broke``: the one tried last broke off, so what it
+    computed is not known; ``lost`` holds those before it that did.
+    """
+
+    def __init__(self, core: Core, ask: Ask, request_id: str, on_send: Callable[[Choice], None]) -> None:
         self._core = core
         self._ask = ask
         self._request_id = request_id
+        self._on_send = on_send
         self._opening: Call | None = None
         self._slot: Slot | None = None
         self._dropped = False
         self.sent = 0.0
         self.choice: Choice | None = None
         self.response: Call | None = None
+        self.broke = False
+        self.lost: list[ReplicaRoute] = []
+
+    @property
+    def sent_any(self) -> bool:
+        """True when the replica tried last may have been sent the request."""
+        return self._opening is not None
 
     @property
     def replica_id(self) -> str:
@@ -67,7 +80,7 @@ class Lane:
                 raise problem or refusal from None
             self._take(slot)
             try:
-                self.response = await self._send(slot.choice.replica, path, headers, body)
+                self.response = await self._send(slot.choice, path, headers, body)
             except BROKE as exc:
                 problem = self._failed(exc)
             else:
@@ -91,6 +104,7 @@ class Lane:
         self.finish(UNREACHED if unsent else BROKEN)
         if unsent:
             return unreachable()
+        self.broke = True
         problem = failed("The model's engine failed before it answered. Please try again.")
         if self._dropped or not isinstance(exc, DROPPED):
             raise problem from exc
@@ -112,7 +126,11 @@ class Lane:
         rest = asyncio.create_task(self._rest(self._opening))
         try:
             for pause in _STOP_PAUSES:
-                usage = await self._core.engines.cancel(self.choice.replica, self._request_id)
+                try:
+                    usage = await self._core.engines.cancel(self.choice.replica, self._request_id)
+                except BROKE as exc:
+                    log.warning("cancel failed", replica=self.replica_id, request=self._request_id, error=str(exc))
+                    return None, None
                 if usage is not None:
                     return usage, None
                 done, _ = await asyncio.wait({rest}, timeout=pause)
@@ -142,17 +160,21 @@ class Lane:
             self._opening.close()
         self.finish(NOTHING)
 
-    async def _send(self, replica: ReplicaRoute, path: str, headers: dict[str, str], body: bytes) -> Call:
+    async def _send(self, choice: Choice, path: str, headers: dict[str, str], body: bytes) -> Call:
         left = self._ask.until - self._core.clock.monotonic()
         told = {**headers, inference.HEADER_DEADLINE_MS: str(max(_LEAST_DEADLINE_MS, round(left * 1000)))}
         # A client who leaves while this waits does not cut the connection before the engine was asked what it computed.
-        self._opening = self._core.engines.open(replica, path, told, body)
+        self._on_send(choice)
+        self._opening = self._core.engines.open(choice.replica, path, told, body)
         await self._opening.head()
         return self._opening
 
     def _take(self, slot: Slot) -> None:
         if self._opening is not None:
             self._opening.close()
+        if self.broke and self.choice is not None:
+            self.lost.append(self.choice.replica)
+        self.broke = False
         self.response = None
         self.finish(NOTHING)
         self._slot = slot

@@ -24,6 +24,7 @@ log = logs.get(__name__)
 
 _MAX_PAUSE: Final = 10.0
 _MAX_REPORT_INTERVAL: Final = 60.0
+_REPORT_AFTER_SECONDS: Final = 0.5
 
 
 class Link:
@@ -82,7 +83,7 @@ class Link:
                 if table is None:
                     self._keeper.confirm()
                 elif self._keeper.offer(table):
-                    self._report_now.set()
+                    await self._acknowledge()
                 self.connected = True
                 self._membership.accepted()
                 await self._keeper.save()
@@ -91,6 +92,13 @@ class Link:
             except ControlError as exc:
                 self._failed("routes", exc)
             await wait_for(self._look, self._settings.reread_seconds)
+
+    async def _acknowledge(self) -> None:
+        """Say what is served from now on: on the socket at once, and in a report, which may wait if that went out."""
+        if await self._control.acknowledge(self._keeper.generation):
+            asyncio.get_running_loop().call_later(_REPORT_AFTER_SECONDS, self._report_now.set)
+        else:
+            self._report_now.set()
 
     async def _follow_hints(self) -> None:
         await self._membership.joined.wait()

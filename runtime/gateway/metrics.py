@@ -46,9 +46,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        # Series by their labels: looking one up by name costs more than counting. Emptied before series are dropped.
-        self._served: dict[tuple[str, str, str, int], Counter] = {}
-        self._counted: dict[tuple[str, str], Counter] = {}
+        # What every request counts, by labels: looking a series up and its lock cost more than counting. Told to the
+        # series when they are shown or dropped (:meth:`_tell`).
+        self._served: dict[tuple[str, str, str, int], int] = {}
+        self._used: dict[tuple[str, str], int] = {}
         self._endpoints = Bounded(MAX_ENDPOINTS)
         self._deployments = Bounded(MAX_DEPLOYMENTS)
         self._tenants = Bounded(MAX_TENANTS)
@@ -109,10 +110,7 @@ class Metrics:
         """One request that reached the routing stage has ended; ``deployment_id`` is empty if it found none."""
         labels = (self._endpoints.of(endpoint_id), self._deployments.of(deployment_id) if deployment_id else "")
         series = (operation, *labels, status)
-        child = self._served.get(series)
-        if child is None:
-            child = self._served[series] = self._requests.labels(operation, *labels, str(status))
-        child.inc()
+        self._served[series] = self._served.get(series, 0) + 1
         self._duration.observe(labels, seconds)
         if first_seconds is not None:
             self._first.observe(labels, first_seconds)
@@ -127,10 +125,7 @@ class Metrics:
         tenant = self._tenants.of(tenant_id)
         for kind, count in (("prompt", prompt), ("cached", cached), ("completion", completion)):
             if count > 0:
-                child = self._counted.get((tenant, kind))
-                if child is None:
-                    child = self._counted[tenant, kind] = self._tokens.labels(tenant, kind)
-                child.inc(count)
+                self._used[tenant, kind] = self._used.get((tenant, kind), 0) + count
 
     def refused(self, reason: str) -> None:
         """One request was refused."""
@@ -174,8 +169,7 @@ class Metrics:
 
     def forget_gone(self, endpoint_ids: frozenset[str], tenant_ids: frozenset[str]) -> None:
         """Drop series of endpoints and tenants that left the table."""
-        self._served.clear()
-        self._counted.clear()
+        self._tell()
         gone = self._endpoints.keep_only(endpoint_ids)
         for endpoint in gone:
             self._requests.remove_by_labels({"endpoint": endpoint})
@@ -190,7 +184,7 @@ class Metrics:
         gone = self._deployments.keep_only(deployment_ids)
         if not gone:
             return
-        self._served.clear()
+        self._tell()
         counters = (self._requests, self._retries, self._no_retry, self._ejections, self._opened)
         for series in (*counters, *self._by_deployment.values()):
             for deployment in gone:
@@ -208,9 +202,19 @@ class Metrics:
 
     def render(self, **gauges: float) -> bytes:
         """The text format, with the gauges as of now."""
+        self._tell()
         for name, value in gauges.items():
             self._gauges[name].set(value)
         return generate_latest(self._registry)
+
+    def _tell(self) -> None:
+        """Add what was counted beside the series to them."""
+        for (operation, endpoint, deployment, status), count in self._served.items():
+            self._requests.labels(operation, endpoint, deployment, str(status)).inc(count)
+        for (tenant, kind), count in self._used.items():
+            self._tokens.labels(tenant, kind).inc(count)
+        self._served.clear()
+        self._used.clear()
 
     def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
         return Counter(_PREFIX + name, text, labels, registry=self._registry)

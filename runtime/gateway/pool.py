@@ -78,7 +78,8 @@ class Pool:
         replica = self.replicas[route.replica_id]
         cost = float(work.prompt - cached + work.completion)
         replica.take(cost, now)
-        replica.index.add(keys)
+        if keys:
+            replica.index.add(keys)
         deployment.in_flight += 1
         deployment.breaker.took()
         if not ask.tried:

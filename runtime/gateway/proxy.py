@@ -5,17 +5,20 @@ and one usage record is written; where there is a last byte for the client, befo
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 
 from runtime.base import asgi, logs
-from runtime.gateway import http, sse
+from runtime.gateway import abandoned, http, sse
 from runtime.gateway.asks import BROKEN, ERROR, NOTHING, Ask, Outcome
-from runtime.gateway.booking import CLIENT_GONE, Ending, Job, book
+from runtime.gateway.balance import Choice
+from runtime.gateway.booking import CLIENT_GONE, CUT, Ending, Job, book, record_of
 from runtime.gateway.core import Core
 from runtime.gateway.engine_http import Call
+from runtime.gateway.finals import Unsettled
 from runtime.gateway.histograms import Gaps
 from runtime.gateway.lane import BUSY, Lane, failed
 from runtime.gateway.refusals import Reason, Refusal
@@ -34,6 +37,8 @@ _STREAM_HEAD: Final = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+_LEFT: Final = "left"  # the client
+_LATE: Final = "late"
 _GOODBYE_SECONDS: Final = 1.0
 _ROUNDING_SECONDS: Final = 0.001  # engines are told whole milliseconds
 _GRACE_SECONDS: Final = 2.0  # for an engine to end a request by itself when its deadline has passed
@@ -64,6 +69,14 @@ def _ask(core: Core, request: asgi.Request, job: Job) -> Ask:
     )
 
 
+def _note_sent(core: Core, job: Job, choice: Choice) -> None:
+    """An engine is about to be asked: on disk goes what ``job`` has come to if this process dies now.
+
+    By way of the outbox, as the request itself. No method: a cycle in every request keeps the collector busy.
+    """
+    core.journal.note_open(record_of(core, job, choice, CUT), soon=True)
+
+
 class Exchange:
     """One job, from choosing a replica to the usage record. Use once."""
 
@@ -74,7 +87,7 @@ class Exchange:
         self._dialect = dialect
         ask = _ask(core, request, job)
         self._deadline = ask.until
-        self._lane = Lane(core, ask, job.upstream_id)
+        self._lane = Lane(core, ask, job.upstream_id, functools.partial(_note_sent, core, job))
         self._meter = sse.Meter()
         self._first: float | None = None
         self._done_at: float | None = None  # the engine's last byte had come
@@ -90,16 +103,17 @@ class Exchange:
             Refusal: nothing was sent to the client yet, and it is to be told why.
             asgi.ClientGone: the client takes nothing any more.
         """
-        left = self._deadline - self._core.clock.monotonic() + _GRACE_SECONDS
         try:
-            async with asyncio.timeout(left):
-                if not await self._work_while_heard():
-                    self._abandon(CLIENT_GONE, "aborted", billable=True)
-        except TimeoutError:
-            # The engine was told the deadline and has not kept it.
-            self._abandon(504, "error", billable=self._job.impatient)
-            await self._say_late()
+            end = await self._work_while_wanted()
+            if end is _LEFT:
+                self._abandon(CLIENT_GONE, "aborted", billable=True)
+            elif end is _LATE:
+                # The engine was told the deadline and has not kept it.
+                self._abandon(504, "error", billable=self._job.impatient)
+                await self._say_late()
         except Refusal as refusal:
+            if self._lane.broke:
+                self._abandon(refusal.status, "error", billable=False)
             self._end(refusal.status, "error", billable=refusal.status < 500)
             raise
         except asyncio.CancelledError:
@@ -110,26 +124,35 @@ class Exchange:
             # What is not accounted for by now is a defect of ours, and not billed.
             self._abandon(500, "error", billable=False)
 
-    async def _work_while_heard(self) -> bool:
-        """Do the work; False when the client has left first."""
-        task, left = asyncio.current_task(), False
+    async def _work_while_wanted(self) -> str:
+        """Do the work; return whether the client has left first, or the deadline passed, or "".
 
-        def gone() -> None:
-            nonlocal left
-            left = True
-            if task is not None:
+        One timer and one callback: contexts and tasks for it would cost more than the rest of this class.
+        """
+        task, end, scope = asyncio.current_task(), "", self._request.scope
+
+        def interrupt(why: str) -> None:
+            nonlocal end
+            if not end and task is not None:
+                end = why
                 task.cancel()
 
-        with http.watching(self._request.scope, gone) as told:
-            if not told:
-                return await asgi.race(self._work(), self._request.disconnected())
-            try:
+        left = self._deadline - self._core.clock.monotonic() + _GRACE_SECONDS
+        timer = asyncio.get_running_loop().call_later(left, interrupt, _LATE)
+        told = http.watch(scope, lambda: interrupt(_LEFT))
+        try:
+            if told:
                 await self._work()
-            except asyncio.CancelledError:
-                if left and task is not None and not task.uncancel():
-                    return False
-                raise
-        return True
+            elif not await asgi.race(self._work(), self._request.disconnected()):
+                return _LEFT
+        except asyncio.CancelledError:
+            if end and task is not None and not task.uncancel():
+                return end
+            raise
+        finally:
+            timer.cancel()
+            http.watch(scope, None)
+        return ""
 
     async def _work(self) -> None:
         response = await self._lane.open(self._job.path, self._headers(), self._job.body)
@@ -161,11 +184,18 @@ class Exchange:
         try:
             body = await read_all(response, self._core.settings.max_answer_bytes)
         except BROKE as exc:
+            self._lane.broke = True
             self._lane.finish(BROKEN)
             raise failed("The model's engine failed before its answer was complete. Please try again.") from exc
         self._done_at = self._core.clock.monotonic()
-        self._end(200, "ok", usage=self._dialect.usage_of(body))
-        await self._within(self._request.respond(200, body, kind.encode("latin-1"), self._job.lease.headers))
+        self._end(200, "ok", usage=self._dialect.usage_of(body), soon=True)
+        request, content_type = self._request, kind.encode("latin-1")
+        headers = [(b"content-type", content_type), *self._job.lease.headers, *request.extra]
+        if http.answer(request.scope, 200, headers, body, self._core.outbox):
+            request.started = True
+            return
+        self._core.journal.write_out()
+        await self._within(request.respond(200, body, content_type, self._job.lease.headers))
 
     async def _pass_error(self, response: Call) -> None:
         status = response.status
@@ -205,28 +235,52 @@ class Exchange:
         self._streaming = True
         self._last_write = self._core.clock.monotonic()
         ticker = asyncio.create_task(self._keep_alive())
+        response.sink = self._pour
         try:
             while chunk := await response.read():
                 data = self._meter.feed(chunk)
                 if data:
                     self._note_write()
-                    if not http.pass_on(self._request.scope, data):
-                        await self._within(self._request.write(data))
+                    await self._pass_piece(data)
         except (*BROKE, sse.LineTooLong) as exc:
             log.warning("stream cut", replica=self._lane.replica_id, request=self._job.request_id, error=str(exc))
             self._lane.finish(BROKEN)
         finally:
             ticker.cancel()
+            response.sink = None
         self._done_at = self._core.clock.monotonic()
         if self._meter.done and not self._meter.failed:
             self._end(200, "ok", usage=self._meter.usage)
         else:
             self._lane.finish(ERROR if self._meter.failed else BROKEN)
             self._core.metrics.cut()
-            self._end(200, "error", billable=self._meter.failed and self._late())
+            if not self._meter.failed:
+                self._abandon(200, "error", billable=False)
+            self._end(200, "error", billable=self._late())
             await self._within(self._say_cut("The model's engine failed before the answer was complete."))
         self._streaming = False
         await self._within(self._request.write(b"", more=False))
+
+    def _pour(self, chunk: bytes) -> bool:
+        """A piece comes while the stream waits for one: pass it on at once if it is like most; False: it is not.
+
+        Waking the request's task for each piece would double what it costs.
+        """
+        if self._first is None or (connection := http.stream_of(self._request.scope)) is None:
+            return False
+        data = self._meter.plain(chunk)
+        if data is None:
+            return False
+        self._note_write()
+        http.pass_on(connection, data)
+        return True
+
+    async def _pass_piece(self, data: bytes) -> None:
+        connection = http.stream_of(self._request.scope)
+        if connection is not None:
+            http.pass_on(connection, data)
+        else:
+            await self._within(self._request.write(data))
 
     def _note_write(self) -> None:
         """A piece goes to the client now."""
@@ -290,8 +344,10 @@ class Exchange:
 
     # --- ending ---
 
-    def _end(self, status: int, outcome: str, *, usage: Usage | None = None, billable: bool = True) -> None:
-        """The engine is done with the request: book it."""
+    def _end(
+        self, status: int, outcome: str, *, usage: Usage | None = None, billable: bool = True, soon: bool = False
+    ) -> None:
+        """The engine is done with the request: book it (``soon``: before what the outbox sends)."""
         if self._over:
             return
         self._over = True
@@ -300,14 +356,16 @@ class Exchange:
         try:
             self._tell(usage)
         finally:
-            self._book(ending)
+            self._book(ending, soon=soon)
 
-    def _book(self, ending: Ending) -> None:
+    def _book(self, ending: Ending, *, soon: bool = False) -> None:
         """Account for the request, and let go; whatever goes wrong with one, the other is done."""
         try:
-            book(self._core, self._job, self._lane.choice, ending)
+            book(self._core, self._job, self._lane.choice, ending, soon=soon)
         finally:
             self._lane.close()
+        for replica in self._lane.lost:
+            self._core.background.spawn(abandoned.book_lost(self._core, self._job, self._lane, replica))
 
     def _late(self) -> bool:
         """The caller's own deadline has passed: no fault of the platform, or nobody who names one would ever pay."""
@@ -338,20 +396,14 @@ class Exchange:
         self._core.background.spawn(self._end_abandoned(status, outcome, billable))
 
     async def _end_abandoned(self, status: int, outcome: str, billable: bool) -> None:
-        usage = self._meter.usage
+        ending = Ending(status=status, outcome=outcome, usage=self._meter.usage, billable=billable, first=self._first)
+        settled: Ending | None = ending  # whatever goes wrong, what was seen is booked
         try:
-            # First ask, then hang up: an engine that sees the connection go forgets the request.
-            told, rest = await self._lane.stop()
-            usage = told or self._usage_of(rest) or usage
+            settled = await abandoned.settle(
+                self._core, self._job, self._lane, self._meter, self._dialect.usage_of, ending
+            )
+        except Unsettled:
+            settled = None
         finally:
-            ending = Ending(status=status, outcome=outcome, usage=usage, billable=billable, first=self._first)
-            self._book(ending)
-
-    def _usage_of(self, rest: bytes | None) -> Usage | None:
-        """What the end of the answer says, when the engine had finished before it was told to stop."""
-        if rest is None or self._lane.response is None:
-            return None
-        if self._lane.response.headers.get("content-type", "").startswith("text/event-stream"):
-            self._meter.feed(rest)
-            return self._meter.usage
-        return self._dialect.usage_of(rest)
+            if settled is not None:
+                self._book(settled)

@@ -63,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_idle_seconds: float = 600.0
     request_max_seconds: float = 3600.0
     cancel_timeout_seconds: float = 3.0
+    final_usage_seconds: float = 60.0  # how long an engine that does not answer is asked what a request came to
     max_attempts: int = 3
     assumed_credits: int = 256  # requests at one time at an engine that grants none
     affinity_chunks: int = 16384  # prompt chunks of 1 KiB remembered per replica

@@ -44,9 +44,9 @@ class Meter:
         Raises:
             LineTooLong: a line exceeds what any event may be.
         """
-        data = self._rest + chunk if self._rest else chunk
-        if not self._open and data.startswith(USAGE_COMMENT) and (plain := self._plain(data)) is not None:
+        if (plain := self.plain(chunk)) is not None:
             return plain
+        data = self._rest + chunk if self._rest else chunk
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
         if len(self._rest) > _MAX_LINE:
@@ -56,8 +56,13 @@ class Meter:
         kept = [line for line in data[:end].splitlines(keepends=True) if self._keep(line)]
         return b"".join(kept)
 
-    def _plain(self, data: bytes) -> bytes | None:
-        """As :meth:`feed` for what engines mostly write: one count and one event. ``None``: it is not that."""
+    def plain(self, data: bytes) -> bytes | None:
+        """As :meth:`feed` for what engines mostly write: one count and one event, whole.
+
+        ``None``: it is not that, and nothing was taken.
+        """
+        if self._open or self._rest or not data.startswith(USAGE_COMMENT):
+            return None
         lines = data.split(b"\n")
         if len(lines) != _PLAIN_LINES or lines[1] or lines[3] or lines[4] or b"\r" in data:
             return None
@@ -65,7 +70,7 @@ class Meter:
         if not line.startswith(_EVENT) or line.startswith(_ERROR):
             return None
         self._count(lines[0][len(USAGE_COMMENT) :])
-        self._rest, self._skip_blank = b"", False
+        self._skip_blank = False
         self.events += 1
         return data[len(lines[0]) + 2 :]
 

@@ -10,7 +10,7 @@ from runtime.base import logs
 from runtime.base.clock import Clock
 from runtime.gateway.files import write_private
 from runtime.wire import codec, errors, version
-from runtime.wire.routes import EndpointEntry, KeyEntry, RouteTable, TenantEntry
+from runtime.wire.routes import EndpointEntry, KeyEntry, ReplicaRoute, RouteTable, TenantEntry
 
 log = logs.get(__name__)
 
@@ -39,12 +39,13 @@ class Snapshot:
             key.previous_digest: key for key in self.keys.values() if key.previous_digest
         }
         self.names: dict[tuple[str, str], EndpointEntry] = {}
-        self.replica_ids: frozenset[str] = frozenset(
-            replica.replica_id
+        self.replicas: dict[str, ReplicaRoute] = {
+            replica.replica_id: replica
             for endpoint in table.endpoints
             for variant in endpoint.variants
             for replica in variant.replicas
-        )
+        }
+        self.replica_ids: frozenset[str] = frozenset(self.replicas)
         for endpoint in table.endpoints:
             self._index(endpoint)
 

@@ -1,7 +1,8 @@
 """Engines as calls: open a request, cancel one and learn what it computed, ask for load, wake, try."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import aiohttp
 import msgspec
 
 from runtime.base import logs
-from runtime.gateway.engine_http import Call, Cut, EngineClient, NotReached
+from runtime.gateway.engine_http import Call, Cut, EngineClient, NotReached, at_once
 from runtime.gateway.settings import Settings
 from runtime.wire import codec, errors, inference
 from runtime.wire.routes import ReplicaRoute
@@ -27,15 +28,15 @@ DROPPED: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, Connec
 
 _NO_SUCH_PATH: Final = frozenset({404, 405, 501})
 _MOST_LOAD_BYTES: Final = 64 * 1024
-PROBE_TENANT: Final = "millpond-probe"
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Engines:
-    """One connection pool for all replicas of the table."""
+    """One connection pool for all replicas of the table. ``send`` puts requests on their way, as of the client's."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, send: Callable[[asyncio.Transport, bytes], None] = at_once) -> None:
         self._settings = settings
+        self._send = send
         self._session: aiohttp.ClientSession | None = None
         self._client: EngineClient | None = None
 
@@ -58,26 +59,34 @@ class Engines:
                 connect_seconds=self._settings.connect_timeout_seconds,
                 idle_seconds=self._settings.engine_idle_seconds,
                 keepalive_seconds=_KEEPALIVE_SECONDS,
+                send=self._send,
             )
         told = {**headers, "authorization": f"Bearer {replica.token}", "content-type": "application/json"}
         return self._client.begin(replica.url, path, told, body)
 
     async def cancel(self, replica: ReplicaRoute, request_id: str) -> inference.Usage | None:
-        """End a request on its engine; return what it computed, or ``None`` when the engine does not tell."""
+        """End a request on its engine; return what it came to, or ``None`` when the engine does not know it.
+
+        Raises:
+            UNSENT: nothing listens there any more.
+            BROKEN: it did not answer, or not so that it could be understood.
+        """
         path = inference.PATH_REQUEST.format(request_id=quote(request_id, safe=""))
-        try:
-            async with self._ready().delete(
-                replica.url.rstrip("/") + path,
-                headers={"authorization": f"Bearer {replica.token}"},
-                timeout=aiohttp.ClientTimeout(total=self._settings.cancel_timeout_seconds),
-                allow_redirects=False,
-            ) as response:
-                if response.status != 200:
-                    return None
-                return codec.decode(await response.read(), inference.Usage)
-        except (*BROKEN, errors.MalformedMessage) as exc:
-            log.warning("cancel failed", replica=replica.replica_id, request=request_id, error=str(exc))
+        async with self._ready().delete(
+            replica.url.rstrip("/") + path,
+            headers={"authorization": f"Bearer {replica.token}"},
+            timeout=aiohttp.ClientTimeout(total=self._settings.cancel_timeout_seconds),
+            allow_redirects=False,
+        ) as response:
+            body = await read_all(response, _MOST_LOAD_BYTES)
+        if response.status in _NO_SUCH_PATH:
             return None
+        if response.status != 200:
+            raise Cut(f"status {response.status} to a cancel")
+        try:
+            return codec.decode(body, inference.Usage)
+        except errors.MalformedMessage as exc:
+            raise Cut(f"the answer to a cancel is no usage: {exc}") from exc
 
     async def load(self, replica: ReplicaRoute, gateway_id: str) -> inference.EngineLoad | None:
         """Ask how it is; ``None`` when it does not tell.
@@ -133,7 +142,8 @@ class Engines:
                         await read_all(response, self._settings.max_answer_bytes)
             except BROKEN as exc:
                 log.info("probe failed", replica=replica.replica_id, error=str(exc) or type(exc).__name__)
-                await self.cancel(replica, request_id)
+                with contextlib.suppress(*BROKEN):
+                    await self.cancel(replica, request_id)
                 return False
             if response.status not in _NO_SUCH_PATH:
                 return response.status == 200
@@ -160,8 +170,8 @@ class Engines:
 def _probe_headers(request_id: str, seconds: float) -> dict[str, str]:
     return {
         inference.HEADER_REQUEST_ID: request_id,
-        inference.HEADER_TENANT: PROBE_TENANT,
-        inference.HEADER_PREFIX_SALT: PROBE_TENANT,
+        inference.HEADER_TENANT: inference.PROBE_TENANT,
+        inference.HEADER_PREFIX_SALT: inference.PROBE_TENANT,
         inference.HEADER_PRIORITY: "critical",  # what is asked is whether it works, not whether it is busy
         inference.HEADER_DEADLINE_MS: str(round(seconds * 1000)),
     }
@@ -173,6 +183,10 @@ async def read_all(response: Call | aiohttp.ClientResponse, limit: int) -> bytes
     Raises:
         BROKEN: the answer is cut, or longer than ``limit`` bytes.
     """
+    if isinstance(response, Call) and (body := response.whole()) is not None:
+        if len(body) > limit:
+            raise Cut(f"more than {limit} bytes")
+        return body
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():

@@ -3,8 +3,11 @@
 The gateway (or its peer) has a core of its own; backend, load, Valkey and control plane share another. Measured are
 requests/s over 32 connections, CPU per request and per streamed event, and the latency added at 500 requests/s: the
 backend and the gateway are asked in turn, and what is added is the difference within one round. Everything is measured
-in several short rounds; figures are their medians, ``best`` stands beside them. A machine with other work on it needs
-priority (``chrt -r 5``, or a session whose ``/proc/self/autogroup`` is low), which all that is started here inherits.
+in short rounds; figures are medians over rounds, ``best`` stands beside them. A round counts as disturbed when what is
+measured stood in line for its core for more than a hundredth of the time, or the host took the machine away. Such
+rounds are repeated, up to ``_PATIENCE`` times as many as asked for, and the least disturbed count (``waited_percent``
+says how much they were). A machine with other work on it needs priority (``chrt -r 5``, or a session whose
+``/proc/self/autogroup`` is low), which all that is started here inherits.
 
 Beside it stand nginx as a plain proxy and, with ``LITELLM`` naming its virtual environment, LiteLLM's proxy with one
 worker and a master key. Prints a table, and one JSON object as its last line.
@@ -25,6 +28,7 @@ import socket
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -38,7 +42,8 @@ from tests.benchmarks.wire_load import Plan
 from tests.build import gateway_peers as peers
 
 ROOT: Final = Path(__file__).parents[2]
-_PATIENCE: Final = 4
+_PATIENCE: Final = 3
+_CALM: Final = 0.01
 
 
 class Row(NamedTuple):
@@ -51,6 +56,13 @@ class Row(NamedTuple):
     p99_ms: float
     best_rps: float
     chunk_us: float | None = None
+
+
+class Round(NamedTuple):
+    """``waited`` is the share of the round for which what is measured could not run; ``result`` is by target."""
+
+    waited: float
+    result: dict[str, Any]
 
 
 class Machine(NamedTuple):
@@ -73,7 +85,7 @@ async def main() -> None:
         async with _backends(folder, machine) as (plain, chunks):
             async with _gateway(folder, machine, plain, chunks, options.profile) as (url, pid):
                 rows.append(await _measure(options, machine, "millpond", url, peers.ACME_KEY, pid))
-                figures |= await _added(options, machine, plain, url)
+                figures |= await _added(options, machine, plain, url, pid)
             if shutil.which("nginx"):
                 async with _nginx_proxy(folder, machine, plain) as (url, pid):
                     rows.append(await _measure(options, machine, "nginx", url, "x", pid, stream=False))
@@ -114,64 +126,70 @@ async def _measure(
 ) -> Row:
     plan = Plan([(name, url, key)], "chat", options.connections, options.warm_up)
     await _load(machine, plan)
-    before = _cpu(pid)
-    results = await _rounds(options, machine, plan)
-    used = _cpu(pid) - before
-    rates = [result[name]["requests"] / result[name]["seconds"] for result in results]
+    rounds = [each.result[name] for each in await _calmest(options, machine, plan, pid)]
+    rates = [result["requests"] / result["seconds"] for result in rounds]
     row = Row(
         name,
         statistics.median(rates),
-        used / sum(result[name]["requests"] for result in results) * 1e6,
-        statistics.median(result[name]["latencies"]["p50"] for result in results),
-        statistics.median(result[name]["latencies"]["p99"] for result in results),
+        statistics.median(result["cpu"] / result["requests"] for result in rounds) * 1e6,
+        statistics.median(result["latencies"]["p50"] for result in rounds),
+        statistics.median(result["latencies"]["p99"] for result in rounds),
         max(rates),
     )
     if not stream:
         return row
-    before = _cpu(pid)
-    result = (await _load(machine, plan._replace(seconds=options.seconds, model="stream", stream=True)))[name]
-    used = _cpu(pid) - before
+    rounds = [
+        each.result[name] for each in await _calmest(options, machine, plan._replace(model="stream", stream=True), pid)
+    ]
     # What a stream costs beside its events is what a request costs.
-    chunk = (used - result["requests"] * row.cpu_us / 1e6) / result["events"] * 1e6
-    return row._replace(chunk_us=chunk)
+    chunks = [(result["cpu"] * 1e6 - result["requests"] * row.cpu_us) / result["events"] for result in rounds]
+    return row._replace(chunk_us=statistics.median(chunks))
 
 
-async def _added(options: argparse.Namespace, machine: Machine, plain: str, url: str) -> dict[str, float]:
-    """The same requests at a steady rate, in turn to the backend and through the gateway.
-
-    A machine that is paused by its host, or that takes a core away for other work, measures just that. Rounds in which
-    it happened are repeated, up to ``_PATIENCE`` times as many as asked for; they count only where all were like that.
-    """
+async def _added(options: argparse.Namespace, machine: Machine, plain: str, url: str, pid: int) -> dict[str, float]:
+    """The same requests at a steady rate, in turn to the backend and through the gateway."""
     targets = [("direct", plain, peers.ENGINE_TOKEN), ("gateway", url, peers.ACME_KEY)]
-    plan = Plan(targets, "chat", options.connections, options.seconds / options.rounds, options.rate)
-    paused: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    while len(results) < options.rounds and len(results) + len(paused) < options.rounds * _PATIENCE:
-        before = _disturbed()
-        result = await _load(machine, plan)
-        (results if _disturbed() == before else paused).append(result)
-    figures: dict[str, float] = {"rounds_undisturbed": len(results)}
-    if not results:
-        results = paused
+    plan = Plan(targets, "chat", options.connections, 0, options.rate)
+    rounds = await _calmest(options, machine, plan, pid)
+    figures = {"waited_percent": 100 * statistics.median(each.waited for each in rounds)}
     for quantile in ("p50", "p99"):
-        direct, gateway = ([one[name]["latencies"][quantile] for one in results] for name in ("direct", "gateway"))
+        direct, gateway = (
+            [each.result[name]["latencies"][quantile] for each in rounds] for name in ("direct", "gateway")
+        )
         added = [through - straight for through, straight in zip(gateway, direct, strict=True)]
         name = f"added_{quantile}_ms_at_{options.rate:g}"
-        figures |= {name: statistics.median(added), f"{name}_best": min(added), f"direct_{quantile}_ms": min(direct)}
+        figures |= {
+            name: statistics.median(added),
+            f"{name}_best": min(added),
+            f"direct_{quantile}_ms": statistics.median(direct),
+        }
     return figures
 
 
-def _disturbed() -> tuple[int, int]:
-    """Ticks for which the host has let this machine wait, and how often a process started here had to yield."""
-    first = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    own = psutil.Process().children(recursive=True)
-    return int(first[8]), sum(each.num_ctx_switches().involuntary for each in own)
+async def _calmest(options: argparse.Namespace, machine: Machine, plan: Plan, pid: int) -> list[Round]:
+    """``plan`` in rounds that together take the measurement's time: those in which ``pid`` waited least for its core.
 
-
-async def _rounds(options: argparse.Namespace, machine: Machine, plan: Plan) -> list[dict[str, Any]]:
-    """``plan`` in rounds that together take the measurement's time: a machine that pauses spoils one of them."""
+    Chosen by the scheduler's account alone, whatever their results.
+    """
     plan = plan._replace(seconds=options.seconds / options.rounds)
-    return [await _load(machine, plan) for _ in range(options.rounds)]
+    rounds: list[Round] = []
+    while len(rounds) < options.rounds * _PATIENCE:
+        waited, used, begin = _waited(pid), _cpu(pid), time.monotonic()
+        result = await _load(machine, plan)
+        share = (_waited(pid) - waited) / (time.monotonic() - begin)
+        for each in result.values():
+            each["cpu"] = _cpu(pid) - used
+        rounds.append(Round(share, result))
+        if sum(each.waited <= _CALM for each in rounds) >= options.rounds:
+            break
+    return sorted(rounds, key=lambda each: each.waited)[: options.rounds]
+
+
+def _waited(pid: int) -> float:
+    """Seconds for which ``pid`` stood in line for a core, and for which the host let this machine wait."""
+    delay = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    stolen = Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]
+    return delay + int(stolen) / os.sysconf("SC_CLK_TCK")
 
 
 async def _load(machine: Machine, plan: Plan) -> dict[str, Any]:
@@ -371,7 +389,7 @@ def _free_port() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement, all rounds together")
-    parser.add_argument("--rounds", type=int, default=5, help="how many rounds that is spread over")
+    parser.add_argument("--rounds", type=int, default=10, help="how many rounds that is spread over")
     parser.add_argument("--warm-up", type=float, default=2.0)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--rate", type=float, default=500.0, help="requests per second for the added latency")

@@ -134,7 +134,8 @@ async def _acknowledged(control: peers.FakeControl) -> None:
 
 
 def _acks(control: peers.FakeControl, generation: int) -> int:
-    return len({report.url for report in control.reports if report.applied_generation >= generation})
+    said = sum(applied >= generation for applied in control.acknowledged.values())
+    return max(said, len({report.url for report in control.reports if report.applied_generation >= generation}))
 
 
 async def _call(bench: Bench, name: str, number: int) -> int:

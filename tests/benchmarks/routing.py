@@ -1,9 +1,10 @@
 """Prefix hits and balance of the gateway's choice of replica, on a recorded trace of conversations.
 
-The trace (``--traces``: a folder with ``conversation_trace.jsonl``) names each prompt's blocks of 512 tokens. From them
-request bodies are made, and every request enters through the pool that the gateway itself takes its slots from. The
-replicas are simulated: an LRU cache of blocks each, and a server that works off what was not cached. Round robin and a
-single unlimited cache are shown from the same run. Prints a table, and one JSON object as its last line.
+The trace (``--traces``: ``conversation_trace.jsonl``, its folder, or the folder of all public traces) names each
+prompt's blocks of 512 tokens. From them request bodies are made, and every request enters through the pool that the
+gateway itself takes its slots from. The replicas are simulated: an LRU cache of blocks each, and a server that works
+off what was not cached. Round robin and a single unlimited cache are shown from the same run. Prints a table, and one
+JSON object as its last line.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from tests.build.gateway_peers import a_replica, a_variant, an_endpoint
 
 BLOCK_TOKENS = 512
 BYTES_PER_TOKEN = 4
+TRACE = "conversation_trace.jsonl"
 STEP_MS = 3000  # the trace's times come in steps of about this
 
 
@@ -140,7 +142,7 @@ def through_the_gateway(requests: list[Request], replay: Replay) -> None:
 def main() -> None:
     """Replay and print."""
     options = _options()
-    requests = read(options.traces / "conversation_trace.jsonl")[: options.requests]
+    requests = read(_trace_in(options.traces))[: options.requests]
     blocks = int(options.cache_tokens // BLOCK_TOKENS)
     results: dict[str, Result] = {}
     for name, replicas, most in (
@@ -162,6 +164,14 @@ def main() -> None:
     print(json.dumps(_figures(results)))
 
 
+def _trace_in(given: Path) -> Path:
+    """The trace's file, where ``given`` is the file, the folder, or the folder of all public traces."""
+    for path in (given, given / TRACE, given / "mooncake" / TRACE):
+        if path.is_file():
+            return path
+    raise SystemExit(f"no {TRACE} in {given} or {given / 'mooncake'}: name the file or its folder (TRACES=...)")
+
+
 def _figures(results: dict[str, Result]) -> dict[str, Any]:
     return {
         "block_hit": round(results["gateway"].hit, 4),
@@ -181,7 +191,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=None, help="only so many from the start")
     options = parser.parse_args()
     if options.traces is None:
-        parser.error("name the folder with conversation_trace.jsonl: --traces FOLDER, or TRACES=FOLDER")
+        parser.error(f"name the folder with {TRACE}: --traces FOLDER, or TRACES=FOLDER")
     return options
 
 

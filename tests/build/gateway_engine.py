@@ -63,6 +63,8 @@ class FakeEngine:
         self.gate = Gate()
         self.requests: list[dict[str, Any]] = []
         self.computed: dict[str, int] = {}
+        self.ended: dict[str, int] = {}  # what requests came to, as engines remember it
+        self.silent = False  # cancels are not answered
         self.cancelled: list[str] = []
         self.hung_up: list[str] = []
         self.running = 0
@@ -118,6 +120,13 @@ class FakeEngine:
     async def _cancel(self, request: asgi.Request) -> None:
         request_id = request.path.rsplit("/", 1)[1]
         self.deaf -= 1
+        if self.silent:
+            await request.json(500, {"code": "internal", "message": "told to be silent"})
+            return
+        if request_id in self.ended and self.deaf < 0:
+            usage = Usage(prompt_tokens=7, cached_tokens=2, completion_tokens=self.ended[request_id])
+            await request.respond(200, codec.encode(usage))
+            return
         if request_id not in self.computed or self.deaf >= 0:
             await request.json(404, {"code": "not_found", "message": "unknown"})
             return
@@ -146,7 +155,7 @@ class FakeEngine:
                 self.hung_up.append(request_id)
         finally:
             self.running -= 1
-            self.computed.pop(request_id, None)
+            self.ended[request_id] = self.computed.pop(request_id, 0)
 
     async def _whole(self, request: asgi.Request, request_id: str) -> None:
         for _ in range(self.tokens):

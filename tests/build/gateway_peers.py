@@ -162,6 +162,7 @@ class FakeControl:
         self.refuse_usage_of = ""  # record of this request id makes a batch malformed
         self.table_reads = 0
         self._sockets: list[asyncio.Queue[Hint]] = []
+        self.acknowledged: dict[int, int] = {}  # by socket, what was said on it
         self._issued = {JOIN_TOKEN, SECOND_TOKEN}
 
     def issue(self) -> str:
@@ -241,8 +242,8 @@ class FakeControl:
                 await send({"type": "websocket.send", "text": codec.encode(await queue.get()).decode()})
 
         async def gone() -> None:
-            while (await receive())["type"] != "websocket.disconnect":
-                continue
+            while (message := await receive())["type"] != "websocket.disconnect":
+                self.acknowledged[id(queue)] = codec.decode(message["text"], Hint).generation
 
         await asgi.race(push(), gone())
         self._sockets.remove(queue)

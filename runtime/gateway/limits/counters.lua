@@ -8,7 +8,12 @@
 -- gateway that dies gives everything back by itself. A holder that is not known (its lease ran out and another one has
 -- noticed, or the data was lost) gets known = 0 and nothing is done: it must come back under a new name.
 --
--- Keys: alive (hash holder -> lease end, ms), q:<holder> (sequence of its last call),
+-- A doubtful call is {holder, sequence, operations, reserves as {tokens, subjects counted by the minute}}: its answer
+-- never came. If it had not arrived, its operations are done now; if it had, what its reserves took by the minute is
+-- given back, for nobody was served on them (what else they took went with the holder).
+--
+-- Keys: alive (hash holder -> lease end, ms),
+--   q:<holder> ("sequence:bucket:results" of its last call; a result is 1 for a reserve that took, 0 for one refused),
 --   w:<subject> (window: s newest bucket, r and t totals, l newest bucket in use, r<slot>, t<slot>),
 --   p:<subject> (hash holder -> parallel requests), b:<counter> (u used, h<holder> held).
 
@@ -42,7 +47,7 @@ end
 alive[holder] = true
 for _ in pairs(alive) do alive_count = alive_count + 1 end
 redis.call('HSET', prefix .. 'alive', holder, ms + lease_ms)
-redis.call('SET', prefix .. 'q:' .. holder, sequence, 'EX', 86400)
+redis.call('SET', prefix .. 'q:' .. holder, sequence .. ':' .. now .. ':', 'EX', 86400)
 
 local windows, parallels, budgets = {}, {}, {}
 
@@ -246,11 +251,20 @@ end
 -- Calls whose answers never came: done once, whether they had arrived or not.
 for _, doubtful in ipairs(input[6]) do
   local key = prefix .. 'q:' .. doubtful[1]
-  local last = tonumber(redis.call('GET', key) or '')
+  local last, bucket, took = string.match(redis.call('GET', key) or '', '^(%d+):(%d+):([01]*)$')
+  last = tonumber(last)
   if not last or last < doubtful[2] then
     apply_all(doubtful[3])
-    redis.call('SET', key, doubtful[2], 'EX', 86400)
+  elseif last == doubtful[2] then
+    for i, reserved in ipairs(doubtful[4]) do
+      if string.sub(took, i, i) == '1' then
+        for _, subject in ipairs(reserved[2]) do
+          window_add(window_of(subject), tonumber(bucket), -1, -reserved[1])
+        end
+      end
+    end
   end
+  redis.call('SET', key, math.max(last or 0, doubtful[2]) .. ':0:', 'EX', 86400)
 end
 local results = {}
 for _, op in ipairs(input[7]) do
@@ -259,6 +273,12 @@ for _, op in ipairs(input[7]) do
   else
     apply(op[2], op[3], op[4], op[5], op[6])
   end
+end
+
+if #results > 0 then
+  local took = {}
+  for i, result in ipairs(results) do took[i] = result[1] and '0' or '1' end
+  redis.call('SET', prefix .. 'q:' .. holder, sequence .. ':' .. now .. ':' .. table.concat(took), 'EX', 86400)
 end
 
 for _, window in pairs(windows) do

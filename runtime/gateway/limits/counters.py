@@ -17,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import NoScriptError, RedisError
 
 from runtime.base import logs
-from runtime.gateway.limits.backlog import APPLY, Backlog, Op
+from runtime.gateway.limits.backlog import Backlog, Op
 from runtime.gateway.loops import wait_for
 
 log = logs.get(__name__)
@@ -188,7 +188,8 @@ class Counters:
         waiting, self._waiting = self._waiting, []
         applies, self._applies = self._applies, []
         sequence = self._next()
-        ops = [*applies, *(pending.op for pending in waiting)]
+        reserves = [pending.op for pending in waiting]
+        ops = [*applies, *reserves]
         try:
             answer = await self._call([self.holder, sequence, self._lease_ms, False, [], [], ops])
             if not answer[0]:
@@ -197,15 +198,14 @@ class Counters:
                 self._applies = applies + self._applies
                 await self._introduce()
                 applies, sequence = [], self._next()
-                reserves = [pending.op for pending in waiting]
                 answer = await self._call([self.holder, sequence, self._lease_ms, False, [], [], reserves])
                 if not answer[0]:
                     raise RedisError("the lease was lost twice in a row")
             if len(answer[4]) != len(waiting):
                 raise RedisError(f"{len(waiting)} reserves were sent, {len(answer[4])} answered")
         except BaseException:
-            if applies:
-                self._doubt(sequence, applies)
+            if applies or reserves:
+                self._doubt(sequence, applies, reserves)
             _tell(waiting, CountersDown())
             raise
         self._hear(answer)
@@ -249,9 +249,10 @@ class Counters:
         self._applies = []
         self._changed()
 
-    def _doubt(self, sequence: int, ops: list[Op]) -> None:
-        kept = [op for op in ops if op[0] == APPLY]
-        self._doubtful.append([self.holder, sequence, kept])
+    def _doubt(self, sequence: int, applies: list[Op], reserves: list[Op] | None = None) -> None:
+        """A call may have arrived or not: say it again later, and take back what its reserves took for nobody."""
+        taken = [[tokens, _windowed(subjects)] for _, tokens, subjects in reserves or []]
+        self._doubtful.append([self.holder, sequence, applies, taken])
         if len(self._doubtful) > _MAX_DOUBTFUL:
             log.error("operations on shared counters given up", operations=len(self._doubtful.pop(0)[2]))
 
@@ -267,6 +268,11 @@ class Counters:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
+
+
+def _windowed(subjects: list[Any]) -> list[str]:
+    """Whose minutes a reserve counts in."""
+    return [ident for ident, requests, tokens, *_ in subjects if requests >= 0 or tokens >= 0]
 
 
 def _tell(waiting: list[_Pending], error: Exception) -> None:

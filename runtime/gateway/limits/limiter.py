@@ -146,6 +146,16 @@ class Limiter:
         lease.tokens -= excess
         lease.holds = holds
 
+    def free(self, lease: Lease) -> None:
+        """Give back the parallel slot alone: nobody waits for it any more, but what it came to is not known yet."""
+        if lease.freed or lease.settled or not lease.subjects:
+            return
+        self._book.free(lease)
+        if self._counters is not None:
+            rows = [[s.id, False, _slots(lease, s), False] for s in lease.subjects]
+            self._counters.apply([APPLY, 0, 0, 0, lease.holder, rows])
+        lease.freed = True
+
     def settle(self, lease: Lease, usage: Usage, *, billable: bool = True) -> None:
         """Give back the parallel slot, replace the bounds by what was computed. Later calls do nothing.
 
@@ -166,7 +176,7 @@ class Limiter:
             [
                 s.id,
                 s.windowed,
-                -1 if s.limits.max_parallel_requests is not None else 0,
+                _slots(lease, s),
                 s.budget is not None and _change(s, -hold, used),
             ]
             for s, hold, used in zip(lease.subjects, lease.holds, spent, strict=True)
@@ -182,10 +192,7 @@ class Limiter:
             return None
         rows: list[Any] = static
         if any(lease.holds):
-            rows = [
-                row if not row[4] else [*row[:4], [*row[4][:3], _told(hold), *row[4][4:]]]
-                for row, hold in zip(static, lease.holds, strict=True)
-            ]
+            rows = [_asked(row, hold) for row, hold in zip(static, lease.holds, strict=True)]
         try:
             answer = await counters.reserve([RESERVE, lease.tokens, rows], lambda bucket: self._undo(lease, bucket))
         except CountersDown:
@@ -229,7 +236,7 @@ class Limiter:
                 [
                     s.id,
                     False,
-                    1 if s.limits.max_parallel_requests is not None else 0,
+                    -_slots(lease, s),
                     s.budget is not None and _change(s, hold, 0),
                 ]
                 for s, hold in zip(lease.subjects, lease.holds, strict=True)
@@ -300,6 +307,20 @@ def _row(subject: Subject) -> list[Any]:
     if term is not None:
         budget = [term.counter, _told(term.limit), _told(term.seed), 0, term.budget.blocks, term.keep_seconds]
     return [subject.id, *(-1 if number is None else number for number in numbers), budget]
+
+
+def _asked(row: list[Any], hold: int) -> list[Any]:
+    """``row`` of a subject, for a request that holds ``hold`` of its budget."""
+    ident, requests, tokens, parallel, budget = row
+    if not budget:
+        return row
+    counter, limit, seed, _, blocks, keep = budget
+    return [ident, requests, tokens, parallel, [counter, limit, seed, _told(hold), blocks, keep]]
+
+
+def _slots(lease: Lease, subject: Subject) -> int:
+    """The change when the parallel slot of ``lease`` is given back."""
+    return 0 if lease.freed or subject.limits.max_parallel_requests is None else -1
 
 
 def _change(subject: Subject, held: int, used: int) -> list[Any]:

@@ -64,12 +64,20 @@ class LocalBook:
             if subject.budget is not None:
                 self._purse(subject.budget).held += hold
 
+    def free(self, lease: Lease) -> None:
+        """Give back the parallel slot alone."""
+        now = self._clock.monotonic()
+        for subject in lease.subjects:
+            usage = self._of(subject.id, now)
+            usage.parallel = max(0, usage.parallel - 1)
+
     def give_back(self, lease: Lease, tokens: int, spent: list[int]) -> None:
         """Replace what the lease took by what it came to."""
         now = self._clock.monotonic()
         for subject, hold, used in zip(lease.subjects, lease.holds, spent, strict=True):
             usage = self._of(subject.id, now)
-            usage.parallel = max(0, usage.parallel - 1)
+            if not lease.freed and usage.parallel:
+                usage.parallel -= 1
             usage.add(lease.local_bucket, 0, tokens - lease.tokens)
             if subject.budget is not None:
                 purse = self._purse(subject.budget)

@@ -160,6 +160,7 @@ class Lease(msgspec.Struct, eq=False):
     holds: list[int] = []
     holder: str = ""
     local_bucket: int = 0
+    freed: bool = False  # its parallel slot is given back, the rest not yet
     settled: bool = False
 
 

@@ -11,7 +11,7 @@ SLOTS: Final = 241
 class Usage:
     """One key or tenant: its minute, what runs now, and what its budget has come to by counter."""
 
-    __slots__ = ("_newest", "_requests", "_tokens", "latest", "parallel", "requests", "tokens")
+    __slots__ = ("_newest", "_rows", "latest", "parallel", "requests", "tokens")
 
     def __init__(self) -> None:
         self.parallel = 0
@@ -19,8 +19,7 @@ class Usage:
         self.tokens = 0
         self.latest = 0  # newest bucket in use
         self._newest = 0  # newest bucket that the slots cover
-        self._requests: dict[int, int] = {}
-        self._tokens: dict[int, int] = {}
+        self._rows: dict[int, list[int]] = {}  # requests and tokens by bucket
 
     def roll(self, bucket: int) -> None:
         """Forget what has left the minute at ``bucket``."""
@@ -29,9 +28,10 @@ class Usage:
         self._newest = bucket
         oldest = bucket - SLOTS
         # Dictionaries keep the order of insertion, which is the order of time: the oldest stands in front.
-        while self._requests and (old := next(iter(self._requests))) <= oldest:
-            self.requests -= self._requests.pop(old)
-            self.tokens -= self._tokens.pop(old)
+        while self._rows and (old := next(iter(self._rows))) <= oldest:
+            requests, tokens = self._rows.pop(old)
+            self.requests -= requests
+            self.tokens -= tokens
 
     def add(self, bucket: int, requests: int, tokens: int) -> None:
         """Count at ``bucket``. What has left the minute is ignored; if it is more than was promised, it counts now."""
@@ -39,19 +39,24 @@ class Usage:
             if requests <= 0 and tokens <= 0:
                 return
             bucket = self._newest
-        self._requests[bucket] = self._requests.get(bucket, 0) + requests
-        self._tokens[bucket] = self._tokens.get(bucket, 0) + tokens
+        row = self._rows.get(bucket)
+        if row is None:
+            self._rows[bucket] = [requests, tokens]
+        else:
+            row[0] += requests
+            row[1] += tokens
         self.requests += requests
         self.tokens += tokens
-        self.latest = max(self.latest, bucket)
+        if bucket > self.latest:
+            self.latest = bucket
 
     def wait_for(self, limit: int, ask: int, now: float, *, tokens: bool) -> float:
         """Seconds until ``ask`` more fits under ``limit`` if nothing else comes; 0 when it fits now."""
-        buckets, used = (self._tokens, self.tokens) if tokens else (self._requests, self.requests)
+        at, used = (1, self.tokens) if tokens else (0, self.requests)
         if used + ask <= limit:
             return 0.0
-        for bucket in sorted(buckets):
-            used -= buckets[bucket]
+        for bucket in sorted(self._rows):
+            used -= self._rows[bucket][at]
             if used + ask <= limit:
                 return (bucket + SLOTS) * BUCKET_SECONDS - now
         return SLOTS * BUCKET_SECONDS

@@ -10,6 +10,9 @@ from runtime.gateway.refusals import Reason, Refusal
 _NO_RETRY: Final = (b"x-should-retry", b"false")
 _SOON: Final = 60.0  # official clients wait this long at most; beyond it retrying by themselves is of no use
 _MOST_WAIT: Final = 60  # likewise: what is left of the last quarter second's bucket is not worth losing them
+_Row = tuple[int, int, float]  # what is left, of what, and seconds until all of it is there again
+_REQUESTS: Final = (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests")
+_TOKENS: Final = (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens")
 _WHAT: Final = {
     "parallel": ("parallel requests", "max_parallel_requests"),
     "requests": ("requests per minute", "rpm_limit"),
@@ -19,24 +22,27 @@ _WHAT: Final = {
 
 def describe(subjects: Sequence[Subject], standings: Sequence[Standing]) -> Headers:
     """OpenAI's ``x-ratelimit-*`` of the tighter of the key's and the tenant's limit, and the same for budgets."""
-    headers: Headers = []
-    for name, by_tokens in ((b"requests", False), (b"tokens", True)):
-        tightest: tuple[int, int, float] | None = None
-        for subject, standing in zip(subjects, standings, strict=True):
-            limits = subject.limits
-            limit = limits.tokens_per_minute if by_tokens else limits.requests_per_minute
-            if limit is not None:
-                used = standing.tokens if by_tokens else standing.requests
-                row = (max(0, limit - used), limit, standing.reset)
-                tightest = row if tightest is None else min(tightest, row)
-        if tightest is not None:
-            remaining, limit, reset = tightest
-            headers += [
-                (b"x-ratelimit-limit-" + name, b"%d" % limit),
-                (b"x-ratelimit-remaining-" + name, b"%d" % remaining),
-                (b"x-ratelimit-reset-" + name, b"%ds" % math.ceil(reset)),
-            ]
-    return headers + _budgets(subjects, standings)
+    requests: _Row | None = None
+    tokens: _Row | None = None
+    for subject, standing in zip(subjects, standings, strict=True):
+        limit = subject.limits.requests_per_minute
+        if limit is not None:
+            row = (limit - standing.requests, limit, standing.reset)
+            if requests is None or row < requests:
+                requests = row
+        limit = subject.limits.tokens_per_minute
+        if limit is not None:
+            row = (limit - standing.tokens, limit, standing.reset)
+            if tokens is None or row < tokens:
+                tokens = row
+    return _rate(_REQUESTS, requests) + _rate(_TOKENS, tokens) + _budgets(subjects, standings)
+
+
+def _rate(names: tuple[bytes, bytes, bytes], row: _Row | None) -> Headers:
+    if row is None:
+        return []
+    left, limit, reset = row
+    return [(names[0], b"%d" % limit), (names[1], b"%d" % max(0, left)), (names[2], b"%ds" % math.ceil(reset))]
 
 
 def alerts(subjects: Sequence[Subject], standings: Sequence[Standing]) -> list[str]:
@@ -99,7 +105,7 @@ def refusal(
 
 
 def never_fits(subject: Subject, tokens: int) -> Refusal:
-    """The request is larger than the whole limit: waiting does not help."""
+    """The request is larger than the whole limit: waiting does not help, so no ``Retry-After`` would hold."""
     return Refusal(
         Reason.NEVER_FITS_LIMIT,
         429,
@@ -107,7 +113,7 @@ def never_fits(subject: Subject, tokens: int) -> Refusal:
         f"{subject.limits.tokens_per_minute} tokens per minute. Shorten the prompt, or lower max_tokens or n.",
         code="request_too_large",
         param="tpm_limit",
-        headers=[_NO_RETRY],
+        headers=[(_TOKENS[0], b"%d" % (subject.limits.tokens_per_minute or 0)), _NO_RETRY],
     )
 
 
@@ -133,6 +139,15 @@ def _budget(verdict: Verdict, subject: Subject, headers: Headers, now: float) ->
             param="max_budget",
             retry_after=1,
             headers=headers,
+        )
+    if verdict.ask > term.limit:
+        return Refusal(
+            Reason.BUDGET_EXCEEDED,
+            403,
+            text + " That is more than the whole budget: waiting does not help.",
+            code="budget_exceeded",
+            param="max_budget",
+            headers=[*headers, _NO_RETRY],
         )
     if term.period.end:
         wait = max(1.0, term.period.end - now)

@@ -25,6 +25,13 @@ MAX_LOGPROBS: Final = 20
 _TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+# Made once: telling msgspec a type anew costs more than decoding with it.
+_TEXT: Final = msgspec.json.Decoder(str | None)
+_FLAG: Final = msgspec.json.Decoder(bool | None)
+_NUMBER: Final = msgspec.json.Decoder(int | None)
+_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_TEXT_OR_LIST: Final = msgspec.json.Decoder(str | list[msgspec.Raw] | None)
+_TEXT_OR_TEXTS: Final = msgspec.json.Decoder(str | list[str] | None)
 _encoder = msgspec.json.Encoder()
 
 
@@ -72,7 +79,7 @@ class Ask(msgspec.Struct, frozen=True):
 def check_chat(body: bytes, bounds: Bounds) -> Ask:
     """Check the body of a chat completion; :class:`Refusal` (400) says which field is wrong and what is allowed."""
     fields = _fields(body, bounds)
-    messages = _field(fields, "messages", list[msgspec.Raw])
+    messages = _field(fields, "messages", _LIST)
     if not messages:
         raise _bad("messages must be a non-empty list.", "messages")
     if len(messages) > MAX_MESSAGES:
@@ -87,7 +94,7 @@ def check_chat(body: bytes, bounds: Bounds) -> Ask:
 def check_completion(body: bytes, bounds: Bounds) -> Ask:
     """Check the body of a completion; :class:`Refusal` (400) says which field is wrong and what is allowed."""
     fields = _fields(body, bounds)
-    prompt = _field(fields, "prompt", str | list[msgspec.Raw])
+    prompt = _field(fields, "prompt", _TEXT_OR_LIST)
     if prompt is None:
         raise _bad("prompt is missing.", "prompt")
     prompts = 1
@@ -102,7 +109,7 @@ def check_completion(body: bytes, bounds: Bounds) -> Ask:
 def check_embedding(body: bytes, bounds: Bounds) -> Ask:
     """Check the body of an embedding; :class:`Refusal` (400) says which field is wrong and what is allowed."""
     fields = _fields(body, bounds)
-    given = _field(fields, "input", str | list[msgspec.Raw])
+    given = _field(fields, "input", _TEXT_OR_LIST)
     if not given:
         raise _bad("input must be a text or a non-empty list.", "input")
     if isinstance(given, list) and bytes(given[0])[:1] in (b'"', b"[") and len(given) > MAX_INPUTS:
@@ -159,7 +166,7 @@ def _ask(operation: str, body: bytes, fields: dict[str, msgspec.Raw], bounds: Bo
     return Ask(
         operation=operation,
         model=model,
-        stream=bool(_field(fields, "stream", bool)),
+        stream=bool(_field(fields, "stream", _FLAG)),
         choices=max(choices, best_of * prompts),
         completion_tokens=limit,
         prompt_bound=len(body),
@@ -168,14 +175,14 @@ def _ask(operation: str, body: bytes, fields: dict[str, msgspec.Raw], bounds: Bo
 
 
 def _model(fields: dict[str, msgspec.Raw]) -> str:
-    model: str | None = _field(fields, "model", str)
+    model: str | None = _field(fields, "model", _TEXT)
     if not model or len(model) > MAX_MODEL_CHARS:
         raise _bad(f"model must be a name of 1 to {MAX_MODEL_CHARS} characters.", "model")
     return model
 
 
 def _check_stop(fields: dict[str, msgspec.Raw], most: int) -> None:
-    stop = _field(fields, "stop", str | list[str])
+    stop = _field(fields, "stop", _TEXT_OR_TEXTS)
     if stop is None:
         return
     stops = [stop] if isinstance(stop, str) else stop
@@ -186,19 +193,21 @@ def _check_stop(fields: dict[str, msgspec.Raw], most: int) -> None:
 
 
 def _in_range(fields: dict[str, msgspec.Raw], name: str, least: int, most: int) -> int | None:
-    value: int | None = _field(fields, name, int)
+    if name not in fields:
+        return None
+    value: int | None = _field(fields, name, _NUMBER)
     if value is not None and not least <= value <= most:
         raise _bad(f"{name} is {value}; it must be {least} to {most}.", name)
     return value
 
 
-def _field(fields: dict[str, msgspec.Raw], name: str, kind: Any) -> Any:
-    """The value of a field as ``kind``; ``None`` when it is absent or null."""
+def _field(fields: dict[str, msgspec.Raw], name: str, kind: msgspec.json.Decoder[Any]) -> Any:
+    """The value of a field by the decoder of its ``kind``; ``None`` when it is absent or null."""
     raw = fields.get(name)
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(raw, type=kind | None)
+        return kind.decode(raw)
     except (msgspec.MsgspecError, RecursionError) as exc:
         raise _bad(f"{name} does not fit: {exc}.", name) from None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runtime.base import asgi
-from runtime.gateway import auth
+from runtime.gateway import auth, http
 from runtime.gateway.auth import Caller, authenticate
 from runtime.gateway.booking import Job
 from runtime.gateway.core import Core
@@ -136,6 +136,8 @@ class Routes:
 
     async def _read_body(self, request: asgi.Request) -> bytes:
         settings = self._core.settings
+        if (whole := http.whole_body(request.scope, settings.max_body_bytes)) is not None:
+            return whole
         try:
             async with asyncio.timeout(settings.body_timeout_seconds):
                 return await request.body(settings.max_body_bytes)

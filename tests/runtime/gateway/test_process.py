@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -39,7 +40,7 @@ class Process:
         self.url = ""
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, **spawn) -> None:
+    async def start(self, *, ssl_context: ssl.SSLContext | None = None, **spawn) -> None:
         (self.folder / "address.json").unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -52,13 +53,18 @@ class Process:
         )
         await until(lambda: (self.folder / "address.json").exists(), "the gateway listens", 30)
         self.url = json.loads((self.folder / "address.json").read_text())["url"]
-        async with aiohttp.ClientSession() as http, asyncio.timeout(30):
+        connector = aiohttp.TCPConnector(ssl=ssl_context or True)
+        async with aiohttp.ClientSession(connector=connector) as http, asyncio.timeout(30):
             while True:
                 with contextlib.suppress(aiohttp.ClientError):
                     async with http.get(self.url + "/health") as response:
                         if response.status == 200:
                             return
                 await asyncio.sleep(0.02)
+
+    def send(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     async def end(self, number: int = signal.SIGKILL) -> int:
         """Send a signal and return the exit status."""

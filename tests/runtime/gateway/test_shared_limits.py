@@ -16,6 +16,7 @@ from runtime.base.clock import SystemClock
 from runtime.embedded.valkey import Valkey
 from runtime.gateway.auth import Caller
 from runtime.gateway.limits import Demand, Limiter, Options
+from runtime.gateway.limits.counters import Counters
 from runtime.gateway.refusals import Refusal
 from runtime.wire.inference import Usage
 from runtime.wire.routes import Budget, KeyEntry, RateLimits, TenantEntry, TokenPrice
@@ -283,6 +284,40 @@ class TestGone:
                 server.signal(signal.SIGCONT)
                 await until(lambda: limiter.shared, "the counters are shared again")
             await until(lambda: self.spent(server, caller) == 140, "each is spent once")
+
+    @pytest.mark.parametrize("arrives", [True, False])
+    async def test_a_reserve_whose_answer_was_lost_counts_only_if_it_was_served(self, server, monkeypatch, arrives):
+        limits = RateLimits(requests_per_minute=10, tokens_per_minute=1000)
+        callers = [
+            a_caller(key=limits, name="one"),
+            a_caller(key=limits, name="two"),
+            a_caller(key=limits, name="three"),
+        ]
+        async with gateways(server.url, timeout_seconds=0.5, refuse_when_down=True) as (limiter,):
+            held = [await limiter.admit(callers[2], Demand(1, 0, 0), FREE) for _ in range(10)]
+            evaluate = Counters._evaluate
+
+            async def lose(self, *parts):
+                if arrives:
+                    await evaluate(self, *parts)
+                raise TimeoutError("the answer is lost")
+
+            monkeypatch.setattr(Counters, "_evaluate", lose)
+            lost = await asyncio.gather(
+                *(limiter.admit(caller, Demand(50, 0, 0), FREE) for caller in callers), return_exceptions=True
+            )
+            assert [refused.status for refused in lost] == [503] * 3
+            monkeypatch.setattr(Counters, "_evaluate", evaluate)
+            await until(lambda: limiter.shared, "the counters are shared again")
+            for caller in callers[:2]:
+                # Nobody was served on what was lost, so all of the limit is there.
+                headers = dict((await limiter.admit(caller, Demand(1000, 0, 0), FREE)).headers)
+                assert headers[b"x-ratelimit-remaining-requests"] == b"9"
+                assert headers[b"x-ratelimit-remaining-tokens"] == b"0"
+            with pytest.raises(Refusal, match="10 requests per minute"):  # its reserve was refused, and took nothing
+                await limiter.admit(callers[2], Demand(1, 0, 0), FREE)
+            for lease in held:
+                limiter.settle(lease, Usage(prompt_tokens=1))
 
     async def test_a_server_that_is_killed_and_comes_back_empty_is_taken_up_again(self, tmp_path):
         server = Server(tmp_path)
