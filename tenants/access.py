@@ -8,7 +8,7 @@ import uuid
 from kernel import errors, scope
 from kernel.actors import Actor, ActorKind
 from tenants.errors import TenantSuspended
-from tenants.models import ApiKey, KeyKind, Member, Tenant
+from tenants.models import ApiKey, Invitation, KeyKind, Member, ServiceAccount, Tenant
 from tenants.roles import Permission, Role, permits, weakest_role_with
 
 # What an API key with the scope `manage` may do in its tenant.
@@ -21,8 +21,9 @@ def can(actor: Actor, permission: Permission, tenant_id: uuid.UUID) -> bool:
     """The one answer to "may this actor do that in this tenant", used by REST, console and sockets."""
     if actor.kind is ActorKind.SYSTEM or actor.is_platform_admin:
         return True
-    if actor.kind is ActorKind.KEY:
-        return actor.tenant_id == tenant_id and permission in KEY_PERMISSIONS
+    if actor.kind is ActorKind.KEY:  # one of a service account has that one's role on top
+        allowed = not actor.roles or permits(actor.role_in(tenant_id), permission)
+        return actor.tenant_id == tenant_id and permission in KEY_PERMISSIONS and allowed
     return permits(actor.role_in(tenant_id), permission)
 
 
@@ -77,7 +78,7 @@ def access_key(actor: Actor, tenant: Tenant, key_id: uuid.UUID, permission: Perm
     """Return a key of ``tenant``; playground keys are not addressable."""
     require(actor, permission, tenant.id)
     with scope.tenant(tenant.id):
-        key = ApiKey.objects.filter(id=key_id, kind=KeyKind.KEY).first()
+        key = ApiKey.objects.select_related("service_account").filter(id=key_id, kind=KeyKind.KEY).first()
     if key is None:
         raise errors.NotFound(f"There is no API key {key_id} in tenant {tenant.slug!r}.", code="api_key_not_found")
     return key
@@ -93,6 +94,32 @@ def access_member(
     if member is None:
         raise errors.NotFound(f"There is no member {member_id} in tenant {tenant.slug!r}.", code="member_not_found")
     return member
+
+
+def access_service_account(
+    actor: Actor, tenant: Tenant, account_id: uuid.UUID, permission: Permission = Permission.VIEW
+) -> ServiceAccount:
+    """Return a service account of ``tenant`` that is not deleted."""
+    require(actor, permission, tenant.id)
+    with scope.tenant(tenant.id):
+        account = ServiceAccount.objects.filter(id=account_id, deleted_at=None).first()
+    if account is None:
+        raise errors.NotFound(
+            f"There is no service account {account_id} in tenant {tenant.slug!r}.", code="service_account_not_found"
+        )
+    return account
+
+
+def access_invitation(actor: Actor, tenant: Tenant, invitation_id: uuid.UUID) -> Invitation:
+    """Return an invitation of ``tenant`` that is neither accepted nor revoked; members who invite see them."""
+    require(actor, Permission.MANAGE_MEMBERS, tenant.id)
+    with scope.tenant(tenant.id):
+        found = Invitation.objects.filter(id=invitation_id, accepted_at=None, revoked_at=None).first()
+    if found is None:
+        raise errors.NotFound(
+            f"There is no open invitation {invitation_id} in tenant {tenant.slug!r}.", code="invitation_not_found"
+        )
+    return found
 
 
 def owners_left_without(tenant: Tenant, member: Member) -> int:

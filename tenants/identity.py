@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from kernel import clock, errors, ids, scope
 from kernel.actors import Actor, ActorKind, Way
-from tenants import terms
+from tenants import second_factor, terms
 from tenants.errors import AddressNotAllowed
 from tenants.keys import digest_of
 from tenants.models import ApiKey, KeyScope, Member, User, UserToken
@@ -40,10 +40,12 @@ def actor_of_request(request: HttpRequest, *, way: Way) -> Actor:
 
     Raises:
         errors.Unauthenticated: nobody is signed in.
+        SecondFactorMissing: the platform wants one of the user, who has none.
     """
     user = request.user
     if not isinstance(user, User) or not user.is_active:
         raise errors.Unauthenticated("Sign in first.")
+    second_factor.require(user)
     return actor_of_user(user, way=way, address=address_of(request.META), request_id=getattr(request, "request_id", ""))
 
 
@@ -52,7 +54,7 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
 
     Raises:
         errors.Unauthenticated: unknown, expired or revoked.
-        errors.Forbidden: an API key without the scope ``manage``.
+        errors.Forbidden: an API key without the scope ``manage``; or ``SecondFactorMissing``.
         AddressNotAllowed: an API key for other addresses.
     """
     public_id = ids.public_part(text)
@@ -64,10 +66,15 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
             raise errors.Unauthenticated(
                 "The token is unknown, expired or revoked; sign in again.", code="invalid_token"
             )
+        second_factor.require(token.user)
         _touch(UserToken.objects.filter(id=token.id))
         return actor_of_user(token.user, way=way, address=address, request_id=request_id)
     with scope.all_tenants():
-        key = ApiKey.objects.filter(live, _is_text_of(digest), tenant__suspended_at=None).first()
+        key = (
+            ApiKey.objects.select_related("service_account")
+            .filter(live, _is_text_of(digest), tenant__suspended_at=None)
+            .first()
+        )
         if key is None:
             raise errors.Unauthenticated("The API key is unknown, expired or revoked.", code="invalid_api_key")
         if KeyScope.MANAGE not in key.scopes:
@@ -78,12 +85,16 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
         if not terms.admits(key.allowed_addresses, address):
             raise AddressNotAllowed("This API key may not be used from your address.")
         _touch(ApiKey.objects.filter(id=key.id))
+    account = key.service_account
+    if account is not None and account.disabled_at is not None:  # its keys are revoked with it; a second lock
+        raise errors.Unauthenticated("The API key is unknown, expired or revoked.", code="invalid_api_key")
     return Actor(
         kind=ActorKind.KEY,
         id=str(key.id),
-        label=key.name,
+        label=f"service account {account.name}" if account else key.name,
         way=way,
         tenant_id=key.tenant_id,
+        roles=((key.tenant_id, account.role),) if account else (),
         address=address,
         request_id=request_id,
     )
@@ -123,5 +134,8 @@ def way_of(user_agent: str, default: Way) -> Way:
 
 
 def user_by_id(user_id: uuid.UUID) -> User | None:
-    """An active user."""
-    return User.objects.filter(id=user_id, is_active=True).first()
+    """An active user who has what the platform wants of them."""
+    user = User.objects.filter(id=user_id, is_active=True).first()
+    if user is not None and second_factor.is_required_of(user) and not second_factor.is_enrolled(user):
+        return None
+    return user

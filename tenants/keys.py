@@ -17,8 +17,8 @@ from kernel.actors import Actor, ActorKind
 from ledger import generations, hints
 from ledger.record import record
 from tenants import access, terms
-from tenants.errors import KeyRevoked, KeyTooWide
-from tenants.models import ApiKey, KeyKind, KeyScope, Tenant, User
+from tenants.errors import KeyRevoked, KeyTooWide, ServiceAccountDisabled
+from tenants.models import ApiKey, KeyKind, KeyScope, ServiceAccount, Tenant, User
 from tenants.roles import Permission
 from tenants.terms import Budget, Terms
 
@@ -46,11 +46,15 @@ def create_api_key(
     tokens_per_minute: int | None = None,
     max_parallel_requests: int | None = None,
     budget: Budget | None = None,
+    service_account: ServiceAccount | None = None,
 ) -> tuple[ApiKey, str]:
     """Make a key; returns the row and the text, which is shown once and kept nowhere.
 
+    A key of a service account makes keys of that account, whatever is asked.
+
     Raises:
         KeyTooWide: the actor is a key, and the new one would be allowed more than it is.
+        ServiceAccountDisabled: the account may have no keys now.
     """
     access.require(actor, Permission.MANAGE_KEYS, tenant.id)
     known = {choice.value for choice in KeyScope}
@@ -58,9 +62,9 @@ def create_api_key(
         raise errors.InvalidInput(
             f"Scopes are {', '.join(sorted(known))}; name at least one.", data={"field": "scopes"}
         )
-    if KeyScope.MANAGE.value in scopes:
-        for permission in sorted(access.KEY_PERMISSIONS):  # a key carries no more than who makes it
-            access.require(actor, permission, tenant.id)
+    acting = _acting_key(actor)
+    account = acting.service_account if acting is not None and acting.service_account else service_account
+    _require_hold(actor, acting, tenant, scopes, account)
     asked = Terms(
         expires_at=expires_at,
         allowed_endpoints=tuple(allowed_endpoints),
@@ -71,7 +75,7 @@ def create_api_key(
         max_parallel_requests=max_parallel_requests,
         budget=budget,
     )
-    giver = _terms_of_actor(actor)
+    giver = terms.terms_of(acting) if acting is not None else None
     if giver is not None:
         asked = terms.within(asked, giver)
     checked = terms.checked(asked, now=clock.now())
@@ -81,6 +85,7 @@ def create_api_key(
         tenant=tenant,
         name=_checked_name(name),
         kind=KeyKind.KEY,
+        service_account=account,
         scopes=sorted(set(scopes)),
         **checked.columns(),
     )
@@ -92,12 +97,35 @@ def _checked_name(name: str) -> str:
     return name.strip()
 
 
-def _terms_of_actor(actor: Actor) -> Terms | None:
-    """The terms of the key that acts; ``None`` for people and for the platform itself."""
+def _acting_key(actor: Actor) -> ApiKey | None:
+    """The key that acts; ``None`` for people and for the platform itself."""
     if actor.kind is not ActorKind.KEY:
         return None
     with scope.all_tenants():
-        return terms.terms_of(ApiKey.objects.get(id=actor.id))
+        return ApiKey.objects.select_related("service_account").get(id=actor.id)
+
+
+def _terms_of_actor(actor: Actor) -> Terms | None:
+    acting = _acting_key(actor)
+    return terms.terms_of(acting) if acting is not None else None
+
+
+def _require_hold(
+    actor: Actor, acting: ApiKey | None, tenant: Tenant, scopes: Sequence[str], account: ServiceAccount | None
+) -> None:
+    """Raise unless ``actor`` may get hold of a key with these scopes: a key carries no more than who has its text."""
+    if acting is not None:  # it manages, which stands above inference: handing out inference keys is its work
+        if (account.id if account else None) != acting.service_account_id:
+            raise KeyTooWide(
+                "A key gives no more than it has itself: keys of another service account are beyond it. "
+                "Let a member do this.",
+                data={"fields": ["service_account"]},
+            )
+    elif account is not None:
+        access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)
+    elif KeyScope.MANAGE.value in scopes:
+        for permission in sorted(access.KEY_PERMISSIONS):
+            access.require(actor, permission, tenant.id)
 
 
 def _require_within(asked: Terms, giver: Terms | None) -> None:
@@ -116,6 +144,7 @@ def set_key_terms(*, actor: Actor, tenant: Tenant, key: ApiKey, name: str, asked
         KeyTooWide: the actor is a key, and this one would be allowed more than it is.
     """
     access.require(actor, Permission.MANAGE_KEYS, tenant.id)
+    _require_hold(actor, _acting_key(actor), tenant, key.scopes, key.service_account)
     chosen = _checked_name(name)
     before = terms.terms_of(key)
     now = clock.now()
@@ -158,6 +187,7 @@ def rotate_api_key(
         raise errors.InvalidInput(
             f"The overlap is from 0 to {int(MAX_OVERLAP.total_seconds())} seconds.", data={"field": "overlap_seconds"}
         )
+    _require_hold(actor, _acting_key(actor), tenant, key.scopes, key.service_account)
     _require_within(terms.terms_of(key), _terms_of_actor(actor))
     secret = ids.new_secret("mp")
     now = clock.now()
@@ -190,6 +220,8 @@ def mint_playground_key(*, actor: Actor, tenant: Tenant) -> tuple[ApiKey, str]:
 def _mint_key(*, actor: Actor, tenant: Tenant, name: str, **fields: Any) -> tuple[ApiKey, str]:
     secret = ids.new_secret("mp")
     with transaction.atomic(), scope.tenant(tenant.id):
+        if (account := fields.get("service_account")) is not None:
+            _require_usable(account)
         key = ApiKey.objects.create(
             tenant=tenant,
             name=name,
@@ -197,11 +229,24 @@ def _mint_key(*, actor: Actor, tenant: Tenant, name: str, **fields: Any) -> tupl
             digest=digest_of(secret.text),
             last4=secret.last4,
             created_at=clock.now(),
-            created_by_id=uuid.UUID(actor.id) if actor.kind is ActorKind.USER else None,
+            created_by_id=maker_of(actor),
             **fields,
         )
-        _note(actor, tenant, key, "api_key.created", name, {"scopes": list(key.scopes), "kind": key.kind})
+        of = {"service_account": account.name} if account is not None else {}
+        _note(actor, tenant, key, "api_key.created", name, {"scopes": list(key.scopes), "kind": key.kind, **of})
     return key, secret.text
+
+
+def maker_of(actor: Actor) -> uuid.UUID | None:
+    """The person to be named as maker: none where a key or the platform acts."""
+    return uuid.UUID(actor.id) if actor.kind is ActorKind.USER else None
+
+
+def _require_usable(account: ServiceAccount) -> None:
+    """Under a lock, so that no key is made beside the account's end."""
+    row = ServiceAccount.objects.select_for_update().get(id=account.id)
+    if row.deleted_at is not None or row.disabled_at is not None:
+        raise ServiceAccountDisabled(f"The service account {row.name!r} is disabled; enable it first.")
 
 
 def revoke_api_key(*, actor: Actor, tenant: Tenant, key: ApiKey) -> ApiKey:

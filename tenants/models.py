@@ -11,9 +11,9 @@ from django.db import models
 from django.db.models.functions import Lower
 from django.utils.translation import gettext_lazy as _
 
-from kernel import ids
+from kernel import clock, ids
 from kernel.scope import ScopedManager
-from tenants.roles import Role
+from tenants.roles import SERVICE_ROLES, Role
 
 SLUG_PATTERN = r"^[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z"
 SLUG = RegexValidator(
@@ -32,12 +32,17 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
-        """A platform admin (Django's name for this method is fixed)."""
+        """A platform admin (Django's name for this method is fixed). Who runs the platform vouches for the address."""
+        fields.setdefault("email_verified_at", clock.now())
         return self.create_user(email, password, is_staff=True, is_superuser=True, **fields)
 
 
 class User(AbstractBaseUser, PermissionsMixin):
-    """A person. ``is_staff`` makes a platform admin, above tenants."""
+    """A person. ``is_staff`` makes a platform admin, above tenants.
+
+    ``email_verified_at`` is set once it is known that the person reads the address: by a link that came by mail, by
+    the company's sign-in, or because who runs the platform says so.
+    """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
     email = models.EmailField(_("e-mail address"), unique=True)
@@ -45,6 +50,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     is_staff = models.BooleanField(default=False)
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(auto_now_add=True)
+    email_verified_at = models.DateTimeField(null=True, blank=True)
     language = models.CharField(max_length=12, blank=True)
     theme = models.CharField(max_length=8, blank=True)
 
@@ -169,6 +175,100 @@ class Member(models.Model):
         return f"{self.user_id} {self.role}"
 
 
+class ServiceAccount(models.Model):
+    """A member that is no person: it has a role and keys, and never signs in.
+
+    Deleted ones keep their row, so that keys and history stay explained; their names are free again.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="service_accounts")
+    name = models.CharField(max_length=80)
+    role = models.CharField(max_length=16, choices=[(role.value, role.value) for role in SERVICE_ROLES])
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    deleted_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ScopedManager["ServiceAccount"]()
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.UniqueConstraint(
+                "tenant", Lower("name"), condition=models.Q(deleted_at=None), name="service_account_name"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in SERVICE_ROLES]), name="service_account_role_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Invitation(models.Model):
+    """An offer of a role to an address. Only the keyed hash of the link's token is stored; it is good for one use.
+
+    ``by_mail`` says that the newest link went out by mail alone, so that who uses it reads the address.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="invitations")
+    email = models.EmailField()
+    role = models.CharField(max_length=16, choices=[(role.value, role.value) for role in Role])
+    digest = models.CharField(max_length=64, unique=True)
+    by_mail = models.BooleanField(default=False)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+    sent_at = models.DateTimeField()
+    sends = models.PositiveSmallIntegerField(default=1)
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True, blank=True)
+    accepted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ScopedManager["Invitation"]()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                "tenant",
+                Lower("email"),
+                condition=models.Q(accepted_at=None, revoked_at=None),
+                name="invitation_one_open_per_address",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in Role]), name="invitation_role_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.email} {self.role}"
+
+
+class ExternalIdentity(models.Model):
+    """The person behind a subject of the company's sign-in (OpenID Connect)."""
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+    created_at = models.DateTimeField()
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="external_identity_once")]
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"
+
+
 class KeyScope(models.TextChoices):
     """What a key is good for."""
 
@@ -196,6 +296,7 @@ class ApiKey(Limited):
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=16, choices=KeyKind, default=KeyKind.KEY)
+    service_account = models.ForeignKey(ServiceAccount, null=True, on_delete=models.CASCADE, related_name="keys")
     public_id = models.CharField(max_length=12, unique=True)
     digest = models.CharField(max_length=64, unique=True)
     last4 = models.CharField(max_length=4)

@@ -14,6 +14,13 @@ class Role(enum.StrEnum):
     OWNER = "owner"
 
 
+# What a service account can be: an owner is somebody who can be asked.
+SERVICE_ROLES: Final = (Role.VIEWER, Role.DEVELOPER, Role.ADMIN)
+# For the OpenAPI document, which names the two lists apart.
+ROLE_CHOICES: Final = [(role.value, role.value) for role in Role]
+SERVICE_ROLE_CHOICES: Final = [(role.value, role.value) for role in SERVICE_ROLES]
+
+
 class Permission(enum.StrEnum):
     """What can be done in a tenant."""
 

@@ -5,7 +5,7 @@ import uuid
 from django.db import models
 
 from kernel import clock, scope
-from tenants.models import ApiKey, KeyKind, KeyScope, Member, Tenant
+from tenants.models import ApiKey, Invitation, KeyKind, KeyScope, Member, ServiceAccount, Tenant
 
 
 def members_of(tenant: Tenant) -> "models.QuerySet[Member]":
@@ -17,7 +17,33 @@ def members_of(tenant: Tenant) -> "models.QuerySet[Member]":
 def keys_of(tenant: Tenant) -> "models.QuerySet[ApiKey]":
     """Keys that people made, newest first; playground keys are left out."""
     with scope.tenant(tenant.id):
-        return ApiKey.objects.select_related("created_by").filter(kind=KeyKind.KEY).order_by("-id")
+        return ApiKey.objects.select_related("created_by", "service_account").filter(kind=KeyKind.KEY).order_by("-id")
+
+
+def service_accounts_of(tenant: Tenant) -> "models.QuerySet[ServiceAccount]":
+    """Service accounts that are not deleted, by name, each with ``live_keys`` and ``last_used_at`` of its keys."""
+    live = models.Q(keys__revoked_at=None) & (
+        models.Q(keys__expires_at=None) | models.Q(keys__expires_at__gt=clock.now())
+    )
+    with scope.tenant(tenant.id):
+        return (
+            ServiceAccount.objects.filter(deleted_at=None)
+            .select_related("created_by")
+            .annotate(live_keys=models.Count("keys", filter=live), last_used_at=models.Max("keys__last_used_at"))
+            .order_by("name")
+        )
+
+
+def keys_of_account(account: ServiceAccount) -> "models.QuerySet[ApiKey]":
+    """Keys of a service account, newest first."""
+    with scope.tenant(account.tenant_id):
+        return ApiKey.objects.filter(service_account=account, kind=KeyKind.KEY).order_by("-id")
+
+
+def invitations_of(tenant: Tenant) -> "models.QuerySet[Invitation]":
+    """Invitations that nobody accepted or revoked, newest first; some may have expired."""
+    with scope.tenant(tenant.id):
+        return Invitation.objects.filter(accepted_at=None, revoked_at=None).select_related("created_by").order_by("-id")
 
 
 def live_inference_keys() -> "models.QuerySet[ApiKey]":

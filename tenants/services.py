@@ -7,10 +7,10 @@ from typing import Final
 from django.db import transaction
 
 from kernel import clock, errors, ids, scope
-from kernel.actors import Actor
+from kernel.actors import Actor, ActorKind
 from ledger import generations, hints, outbox
 from ledger.record import record
-from tenants import access, keys
+from tenants import access, invitations, keys
 from tenants.errors import LastOwner, SlugTaken
 from tenants.keys import create_api_key, digest_of, mint_playground_key, revoke_api_key, rotate_api_key, set_key_terms
 from tenants.models import SLUG, SLUG_PATTERN, Member, Tenant, User, UserToken
@@ -143,17 +143,25 @@ def set_member(*, actor: Actor, tenant: Tenant, user: User, role: Role) -> Membe
         )
         if not permits(role, Permission.INFER):
             keys.end_playground(tenant, user)
+        invitations.end_of_maker(actor, tenant, user, role)
         hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "members"})
     return member
 
 
 def remove_member(*, actor: Actor, tenant: Tenant, member: Member) -> None:
-    """Take a user out of a tenant; the last owner stays."""
-    access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)
+    """Take a user out of a tenant, or leave it (anybody may take themselves out); the last owner stays."""
+    leaving = actor.kind is ActorKind.USER and actor.id == str(member.user_id)
+    if not leaving:
+        access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
         Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+        found = Member.objects.select_related("user").filter(id=member.id).first()  # as it is under the lock
+        if found is None:
+            raise errors.NotFound("This member is gone already.", code="member_not_found")
+        member = found
         if member.role == Role.OWNER:
-            access.require(actor, Permission.MANAGE_TENANT, tenant.id)
+            if not leaving:
+                access.require(actor, Permission.MANAGE_TENANT, tenant.id)
             _keep_an_owner(tenant, member, None)
         record(
             actor=actor,
@@ -165,6 +173,7 @@ def remove_member(*, actor: Actor, tenant: Tenant, member: Member) -> None:
         )
         member.delete()
         keys.end_playground(tenant, member.user)
+        invitations.end_of_maker(actor, tenant, member.user, None)
         hints.push_on_commit(hints.tenant_topic(tenant.id), {"what": "members"})
 
 

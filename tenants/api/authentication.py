@@ -9,7 +9,7 @@ from rest_framework import authentication
 from rest_framework.request import Request
 
 from kernel.actors import Actor, ActorKind, Way
-from tenants import identity
+from tenants import identity, second_factor
 from tenants.models import User
 
 
@@ -58,6 +58,7 @@ class SessionAuthentication(authentication.SessionAuthentication):
             return None
         user = found[0]
         assert isinstance(user, User)
+        second_factor.require(user)
         actor = identity.actor_of_user(
             user,
             way=Way.CONSOLE,

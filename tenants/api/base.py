@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from kernel import scope
 from kernel.actors import Actor
 from ledger import idempotency
-from tenants import access
+from tenants import access, freshness
 from tenants.api.authentication import Caller
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -49,6 +49,16 @@ class PlatformView(generics.GenericAPIView[Any]):
             if isinstance(response, Response) and response.accepted_renderer is not None:
                 response.render()  # serializers are lazy: render inside the scope
             return response
+
+    def confirm_recent(self) -> None:
+        """Before secrets: a session has to be proved recently; a token or key proves itself with every call.
+
+        Raises:
+            AuthenticationTooOld: confirm in the console first.
+        """
+        caller: object = self.request.user
+        if self.request.auth is None and isinstance(caller, Caller) and caller.user is not None:
+            freshness.require_recent(self.request._request, caller.user)
 
     def once(self, request: Request, work: Callable[[], Response]) -> Response:
         """Run ``work`` under the request's ``Idempotency-Key``, or plainly without one."""

@@ -35,16 +35,17 @@ class Keys(TenantView):
     @extend_schema(request=shapes.KeyIn, responses={201: shapes.KeyCreated}, operation_id="keys_create")
     def post(self, request: Request, tenant: str) -> Response:
         """An ``Idempotency-Key`` is not taken here: the answer holds a secret, which is never stored."""
+        self.confirm_recent()
         given = shapes.KeyIn(data=request.data)
         given.is_valid(raise_exception=True)
         data = given.validated_data
         key, text = services.create_api_key(
-            actor=self.actor, tenant=self.tenant, name=data["name"], scopes=data["scopes"], **_terms(data)
+            actor=self.actor, tenant=self.tenant, name=data["name"], scopes=data["scopes"], **key_terms(data)
         )
         return Response({**shapes.KeyOut(key).data, "key": text}, status=201)
 
 
-def _terms(data: Mapping[str, Any], before: ApiKey | None = None) -> dict[str, Any]:
+def key_terms(data: Mapping[str, Any], before: ApiKey | None = None) -> dict[str, Any]:
     """The fields of :class:`tenants.terms.Terms` that were given."""
     given = {name: data[name] for name in _PLAIN if name in data}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()} | changes(
@@ -69,7 +70,7 @@ class KeyDetail(TenantView):
         given = shapes.KeyPatch(data=request.data)
         given.is_valid(raise_exception=True)
         data = given.validated_data
-        asked = dataclasses.replace(terms.terms_of(key), **_terms(data, key))
+        asked = dataclasses.replace(terms.terms_of(key), **key_terms(data, key))
         done = services.set_key_terms(
             actor=self.actor, tenant=self.tenant, key=key, name=data.get("name", key.name), asked=asked
         )
@@ -85,6 +86,7 @@ class KeyRotate(TenantView):
     @extend_schema(request=shapes.KeyRotateIn, responses=shapes.KeyCreated, operation_id="keys_rotate")
     def post(self, request: Request, tenant: str, key_id: uuid.UUID) -> Response:
         """An ``Idempotency-Key`` is not taken here: the answer holds a secret, which is never stored."""
+        self.confirm_recent()
         key = access.access_key(self.actor, self.tenant, key_id, Permission.MANAGE_KEYS)
         given = shapes.KeyRotateIn(data=request.data)
         given.is_valid(raise_exception=True)

@@ -7,8 +7,8 @@ from rest_framework import serializers
 from ledger.models import AuditEvent
 from tenants.api.limits import LimitsIn, LimitsOut
 from tenants.keys import DEFAULT_OVERLAP, MAX_OVERLAP
-from tenants.models import ApiKey, Criticality, KeyScope, Member, Tenant
-from tenants.roles import Role
+from tenants.models import ApiKey, Criticality, Invitation, KeyScope, Member, ServiceAccount, Tenant
+from tenants.roles import SERVICE_ROLES, Role
 from tenants.services import MAX_WEIGHT, MIN_WEIGHT
 from tenants.terms import MAX_ADDRESSES, MAX_ENDPOINTS
 
@@ -16,6 +16,10 @@ from tenants.terms import MAX_ADDRESSES, MAX_ENDPOINTS
 class LoginIn(serializers.Serializer[Any]):
     email = serializers.EmailField()
     password = serializers.CharField(max_length=256, trim_whitespace=False)
+    code = serializers.CharField(
+        max_length=64, required=False, default="", allow_blank=True,
+        help_text="Of the authenticator app, or a recovery code, where a second factor is set up.",
+    )  # fmt: skip
     name = serializers.CharField(max_length=120, required=False, default="command line")
 
 
@@ -90,12 +94,16 @@ class MemberIn(serializers.Serializer[Any]):
 class KeyOut(LimitsOut, serializers.ModelSerializer[ApiKey]):
     masked = serializers.CharField(read_only=True)
     created_by = serializers.CharField(source="created_by.email", read_only=True, default=None, allow_null=True)
+    service_account = serializers.CharField(
+        source="service_account.name", read_only=True, default=None, allow_null=True
+    )
 
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "masked", "scopes", "allowed_endpoints", "allowed_addresses", "criticalities",
-            "rpm_limit", "tpm_limit", "max_parallel_requests", "max_budget", "budget_unit", "budget_duration",
+            "id", "name", "masked", "service_account", "scopes", "allowed_endpoints", "allowed_addresses",
+            "criticalities", "rpm_limit", "tpm_limit", "max_parallel_requests", "max_budget", "budget_unit",
+            "budget_duration",
             "budget_blocks", "created_by", "created_at", "expires_at", "rotated_at", "previous_expires_at",
             "revoked_at", "last_used_at",
         ]  # fmt: skip
@@ -138,6 +146,55 @@ class KeyIn(KeyPatch):
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=KeyScope.values), required=False, default=[KeyScope.INFERENCE.value]
     )
+
+
+class InvitationOut(serializers.ModelSerializer[Invitation]):
+    created_by = serializers.CharField(source="created_by.email", read_only=True, default=None, allow_null=True)
+
+    class Meta:
+        model = Invitation
+        fields = ["id", "email", "role", "by_mail", "created_by", "created_at", "sent_at", "sends", "expires_at"]
+        read_only_fields = fields
+
+
+class InvitationSent(InvitationOut):
+    link = serializers.CharField(
+        read_only=True, allow_null=True, help_text="Only where it did not go out by mail; shown only in this answer."
+    )
+
+    class Meta(InvitationOut.Meta):
+        fields = [*InvitationOut.Meta.fields, "link"]
+        read_only_fields = fields
+
+
+class InvitationAccept(serializers.Serializer[Any]):
+    token = serializers.CharField(max_length=200, help_text="The last part of the link.")
+
+
+class ServiceAccountOut(serializers.ModelSerializer[ServiceAccount]):
+    created_by = serializers.CharField(source="created_by.email", read_only=True, default=None, allow_null=True)
+    live_keys = serializers.IntegerField(read_only=True, default=0)
+
+    class Meta:
+        model = ServiceAccount
+        fields = ["id", "name", "role", "live_keys", "created_by", "created_at", "disabled_at"]
+        read_only_fields = fields
+
+
+class ServiceAccountEnded(ServiceAccountOut):
+    keys_revoked = serializers.IntegerField(read_only=True)
+
+    class Meta(ServiceAccountOut.Meta):
+        fields = [*ServiceAccountOut.Meta.fields, "keys_revoked"]
+        read_only_fields = fields
+
+
+class ServiceAccountPatch(serializers.Serializer[Any]):
+    role = serializers.ChoiceField(choices=[role.value for role in SERVICE_ROLES])
+
+
+class ServiceAccountIn(ServiceAccountPatch):
+    name = serializers.CharField(max_length=80)
 
 
 class KeyRotateIn(serializers.Serializer[Any]):

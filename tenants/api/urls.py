@@ -1,6 +1,6 @@
 from django.urls import path
 
-from tenants.api import keys, views
+from tenants.api import keys, membership, views
 
 urlpatterns = [
     path("login", views.Login.as_view(), name="api-login"),
@@ -12,6 +12,39 @@ urlpatterns = [
     path("admin/tenants/<slug:tenant>/resume", views.TenantResume.as_view(), name="api-tenant-resume"),
     path("tenants/<slug:tenant>/members", views.Members.as_view(), name="api-members"),
     path("tenants/<slug:tenant>/members/<uuid:member_id>", views.MemberDetail.as_view(), name="api-member"),
+    path("invitations/accept", membership.InvitationAccept.as_view(), name="api-invitation-accept"),
+    path("tenants/<slug:tenant>/invitations", membership.Invitations.as_view(), name="api-invitations"),
+    path(
+        "tenants/<slug:tenant>/invitations/<uuid:invitation_id>",
+        membership.InvitationDetail.as_view(),
+        name="api-invitation",
+    ),
+    path(
+        "tenants/<slug:tenant>/invitations/<uuid:invitation_id>/resend",
+        membership.InvitationResend.as_view(),
+        name="api-invitation-resend",
+    ),
+    path("tenants/<slug:tenant>/service-accounts", membership.ServiceAccounts.as_view(), name="api-service-accounts"),
+    path(
+        "tenants/<slug:tenant>/service-accounts/<uuid:account_id>",
+        membership.ServiceAccountDetail.as_view(),
+        name="api-service-account",
+    ),
+    path(
+        "tenants/<slug:tenant>/service-accounts/<uuid:account_id>/disable",
+        membership.ServiceAccountDisable.as_view(),
+        name="api-service-account-disable",
+    ),
+    path(
+        "tenants/<slug:tenant>/service-accounts/<uuid:account_id>/enable",
+        membership.ServiceAccountEnable.as_view(),
+        name="api-service-account-enable",
+    ),
+    path(
+        "tenants/<slug:tenant>/service-accounts/<uuid:account_id>/keys",
+        membership.ServiceAccountKeys.as_view(),
+        name="api-service-account-keys",
+    ),
     path("admin/tenants/<slug:tenant>/limits", views.TenantLimits.as_view(), name="api-tenant-limits"),
     path("tenants/<slug:tenant>/keys", keys.Keys.as_view(), name="api-keys"),
     path("tenants/<slug:tenant>/keys/<uuid:key_id>", keys.KeyDetail.as_view(), name="api-key"),

@@ -1,0 +1,86 @@
+"""Verbs on accounts, for platform admins: switching off and on, a one-time password link, a lost second factor."""
+
+import datetime
+from typing import Final
+
+from allauth.account.forms import default_token_generator
+from allauth.account.utils import user_pk_to_url_str
+from django.conf import settings
+from django.db import transaction
+from django.urls import reverse
+
+from kernel import clock, errors, scope
+from kernel.actors import Actor
+from ledger import generations
+from ledger.record import record
+from tenants import access, second_factor
+from tenants.errors import LastAdmin
+from tenants.models import ApiKey, KeyKind, User, UserToken
+
+LINK_LIFETIME: Final = datetime.timedelta(seconds=86400)
+
+
+def note(actor: Actor, user: User, action: str, **data: object) -> None:
+    """One audit event about an account; it belongs to no tenant."""
+    record(
+        actor=actor, action=action, subject_kind="user", subject_id=user.id, tenant_id=None, subject_label=user.email,
+        data=data,
+    )  # fmt: skip
+
+
+def end_tokens(user: User) -> int:
+    """Revoke the person's tokens and playground keys."""
+    now = clock.now()
+    with scope.all_tenants():
+        keys = ApiKey.objects.filter(created_by=user, kind=KeyKind.PLAYGROUND, revoked_at=None)
+        if keys.update(revoked_at=now):
+            generations.bump(generations.ROUTES)
+    return UserToken.objects.filter(user=user, revoked_at=None).update(revoked_at=now)
+
+
+def switch_off(*, actor: Actor, user: User) -> None:
+    """The person cannot sign in and nothing acts for them any more; memberships and what they made stay.
+
+    Raises:
+        LastAdmin: no active platform admin would be left.
+    """
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        admins = list(User.objects.select_for_update().filter(is_staff=True, is_active=True).order_by("id"))
+        if [admin.id for admin in admins] == [user.id]:
+            raise LastAdmin("This is the last platform admin that can sign in; make another one first.")
+        if User.objects.filter(id=user.id, is_active=True).update(is_active=False):
+            note(actor, user, "user.switched_off", tokens_revoked=end_tokens(user))
+    user.refresh_from_db()
+
+
+def switch_on(*, actor: Actor, user: User) -> None:
+    """The person can sign in again; revoked tokens stay revoked."""
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        if User.objects.filter(id=user.id, is_active=False).update(is_active=True):
+            note(actor, user, "user.switched_on")
+    user.refresh_from_db()
+
+
+def password_link(*, actor: Actor, user: User) -> str:
+    """A link with which the person chooses a new password: one use, for a day, dead as soon as the password changes.
+
+    A second factor stays, so that the link alone opens nothing where there is one.
+    """
+    access.require_platform_admin(actor)
+    if not user.is_active:
+        raise errors.Conflict("This account is switched off; switch it on first.", code="account_off")
+    token = default_token_generator.make_token(user)
+    path = reverse("account_reset_password_from_key", kwargs={"uidb36": user_pk_to_url_str(user), "key": token})
+    with transaction.atomic():
+        note(actor, user, "user.password_link_made")
+    return f"{settings.PUBLIC_URL}{path}"
+
+
+def remove_second_factor(*, actor: Actor, user: User) -> None:
+    """For a lost phone: the next sign-in asks for the password alone, unless the platform wants a factor."""
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        if second_factor.forget(user):
+            note(actor, user, "user.second_factor_removed")
