@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from kernel import clock
 from kernel.conflicts import retry_on_conflict
 from ledger import hints
-from metering import prices, reading
+from metering import devicehours, prices, reading
 from metering.models import UnbookedRecord
 from runtime.wire import codec
 from runtime.wire import usage as wire
@@ -59,7 +59,9 @@ SUMS: Final = """
     coalesce(sum(cached_tokens) FILTER (WHERE billable), 0),
     coalesce(sum(completion_tokens) FILTER (WHERE billable), 0),
     coalesce(sum(cost) FILTER (WHERE billable), 0),
-    sum(duration_ms)
+    sum(duration_ms),
+    coalesce(sum(prompt_tokens) FILTER (WHERE NOT billable), 0),
+    coalesce(sum(completion_tokens) FILTER (WHERE NOT billable), 0)
 """
 GROUP_COLUMNS: Final = "tenant_id, hour, owner_tenant_id, key_id, endpoint_id, revision_id"
 SUM_COLUMNS: Final = (
@@ -72,6 +74,8 @@ SUM_COLUMNS: Final = (
     "completion_tokens",
     "cost",
     "duration_ms",
+    "unbilled_prompt_tokens",
+    "unbilled_completion_tokens",
 )
 
 _GIVEN: Final = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
@@ -115,7 +119,7 @@ def book(*, gateway_id: uuid.UUID, records: Sequence[wire.UsageRecord]) -> Booke
     now = clock.now()
     rows: list[dict[str, Any]] = []
     refused: list[UnbookedRecord] = []
-    charged = prices.current()
+    charged = prices.book()
     for record in records:
         try:
             rows.append(reading.row_of(record, now=now, prices=charged))
@@ -124,6 +128,7 @@ def book(*, gateway_id: uuid.UUID, records: Sequence[wire.UsageRecord]) -> Booke
     accepted = _keep(rows, refused, gateway_id)
     for row in refused:
         logger.error("usage record makes no sense", extra={"gateway": str(gateway_id), "problem": row.problem})
+    devicehours.reopen(moment for row in rows for moment in reading.span_of(row))
     identity.note_key_uses(_latest(rows))  # outside the books: a key's row is never waited for while they are held
     return Booked(accepted=accepted, duplicates=len(rows) - accepted, refused=len(refused))
 

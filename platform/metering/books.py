@@ -12,12 +12,11 @@ from django.db import connection, transaction
 
 from kernel import clock, scope
 from metering.booking import BOOKS_LOCK, GROUP, GROUP_COLUMNS, SUM_COLUMNS, SUMS
-from metering.models import Recount, UsageHour, UsageRecord
-from metering.periods import HOUR, hour_of
+from metering.models import DeviceCount, DeviceHour, Holding, Recount, UsageHour, UsageRecord
+from metering.periods import CLOSED_AFTER, HOUR, hour_of
 
 logger = logging.getLogger(__name__)
 
-CLOSED_AFTER: Final = datetime.timedelta(minutes=10)
 LOOK_BACK_HOURS: Final = 48
 PRUNE_ROWS: Final = 5_000
 
@@ -66,7 +65,7 @@ def recount(hour: datetime.datetime) -> Recount:
 
 
 def prune() -> int:
-    """Delete at most 5000 records and as many sums that are older than the settings keep them; return how many."""
+    """Delete at most 5000 rows of a kind that are older than the settings keep them; return how many."""
     now = clock.now()
     with scope.all_tenants():
         old_records = UsageRecord.objects.filter(started_at__lt=now - _days(settings.METERING_RECORD_DAYS))
@@ -76,7 +75,12 @@ def prune() -> int:
         gone += UsageRecord.objects.filter(pk__in=record_ids).delete()[0]
         hour_ids = old_hours.order_by().values("pk")[:PRUNE_ROWS]
         gone += UsageHour.objects.filter(pk__in=hour_ids).delete()[0]
-    Recount.objects.filter(hour__lt=now - _days(settings.METERING_RECORD_DAYS)).delete()
+        held = Holding.objects.filter(ended_at__lt=now - _days(settings.METERING_RECORD_DAYS))
+        gone += Holding.objects.filter(pk__in=held.order_by().values("pk")[:PRUNE_ROWS]).delete()[0]
+        old_held = DeviceHour.objects.filter(hour__lt=now - _days(settings.METERING_HOUR_DAYS))
+        gone += DeviceHour.objects.filter(pk__in=old_held.order_by().values("pk")[:PRUNE_ROWS]).delete()[0]
+    for counted in (Recount, DeviceCount):
+        counted.objects.filter(hour__lt=now - _days(settings.METERING_RECORD_DAYS)).delete()
     return gone
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from catalog.models import Revision
 from kernel import scope
 from metering.models import NOBODY
-from serving.models import Endpoint
+from serving.models import Deployment, Endpoint
 from tenants.models import ApiKey, KeyKind, Tenant
 
 Label = tuple[str, str]
@@ -86,3 +86,16 @@ def tenants(ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Label]:
     wanted = set(ids)
     slugs = dict(Tenant.objects.filter(id__in=wanted).values_list("id", "slug"))
     return {ident: (str(ident), slugs.get(ident, "deleted tenant")) for ident in wanted}
+
+
+def deployments(tenant: Tenant, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Label]:
+    """Id and name (endpoint, model and version) of each of the tenant's deployments."""
+    wanted = set(ids)
+    with scope.tenant(tenant.id):
+        rows = Deployment.objects.select_related("endpoint", "revision__model", "revision__version").filter(
+            id__in=wanted
+        )
+        names = {
+            row.id: f"{row.endpoint.name} · {row.revision.model.name} v{row.revision.version.number}" for row in rows
+        }
+    return {ident: (str(ident), names.get(ident, "deleted deployment")) for ident in wanted}

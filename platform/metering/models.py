@@ -26,7 +26,7 @@ class UsageRecord(models.Model):
     """One request, as a gateway journalled it. ``id`` is the gateway's: the same record twice is one row.
 
     ``tenant_id`` is the caller, who pays; ``owner_tenant_id`` owns the endpoint. Durations are milliseconds. ``cost``
-    is in millionths of the currency (exact: six more places), at the prices of the moment of booking.
+    is in millionths of the currency (exact: six more places), at the prices of the moment when it began.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -76,7 +76,8 @@ class UsageRecord(models.Model):
 class UsageHour(models.Model):
     """Sums of one hour (UTC) for one caller, key, endpoint and revision. Written in the transaction of its records.
 
-    ``unbilled`` counts requests whose tokens the platform does not charge; their tokens are in no sum.
+    ``unbilled`` counts requests whose tokens the platform does not charge, because it lost what they were for; theirs
+    are summed apart, so that all of it together is what engines computed.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -97,6 +98,8 @@ class UsageHour(models.Model):
     completion_tokens = models.BigIntegerField(default=0)
     cost = models.DecimalField(max_digits=30, decimal_places=6, default=0)
     duration_ms = models.FloatField(default=0.0)
+    unbilled_prompt_tokens = models.BigIntegerField(default=0)
+    unbilled_completion_tokens = models.BigIntegerField(default=0)
 
     objects = ScopedManager["UsageHour"]()
 
@@ -114,19 +117,26 @@ class UsageHour(models.Model):
 
 
 class Price(models.Model):
-    """Millionths of the currency for one million tokens of each kind; the row without an endpoint is for all others."""
+    """Millionths of the currency for one million tokens of each kind, from ``valid_from`` on.
+
+    Rows without an endpoint are for all others. ``own`` is false where an endpoint goes back to that price.
+    ``announced``: gateways were told that it holds (a price may be set for later).
+    """
 
     id = models.BigAutoField(primary_key=True)
     endpoint_id = models.UUIDField(null=True)
+    valid_from = models.DateTimeField()
+    own = models.BooleanField(default=True)
     prompt = models.BigIntegerField(default=0)
     cached = models.BigIntegerField(default=0)
     completion = models.BigIntegerField(default=0)
     changed_at = models.DateTimeField()
+    announced = models.BooleanField(default=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["endpoint_id"], nulls_distinct=False, name="price_once_per_endpoint_and_default"
+                fields=["endpoint_id", "valid_from"], nulls_distinct=False, name="price_once_per_endpoint_and_date"
             ),
             models.CheckConstraint(
                 condition=models.Q(prompt__gte=0, cached__gte=0, completion__gte=0), name="price_not_negative"
@@ -134,7 +144,107 @@ class Price(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"price of {self.endpoint_id or 'every other endpoint'}"
+        return f"price of {self.endpoint_id or 'every other endpoint'} from {self.valid_from:%Y-%m-%dT%H:%MZ}"
+
+
+class DevicePrice(models.Model):
+    """Millionths of the currency for one whole device of ``product`` and one hour, from ``valid_from`` (an hour) on.
+
+    The empty product stands for every device without a price of its own; ``own`` is false where one goes back to that.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    product = models.CharField(max_length=120, blank=True)
+    valid_from = models.DateTimeField()
+    own = models.BooleanField(default=True)
+    per_hour = models.BigIntegerField(default=0)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["product", "valid_from"], name="device_price_once_per_product_and_date"),
+            models.CheckConstraint(condition=models.Q(per_hour__gte=0), name="device_price_not_negative"),
+        ]
+
+    def __str__(self) -> str:
+        return f"price of {self.product or 'every other device'} from {self.valid_from:%Y-%m-%dT%H:%MZ}"
+
+
+class Holding(models.Model):
+    """One partition while a replica has it, written in the transaction that gives it and the one that frees it.
+
+    ``millis`` are thousandths of the device, by slice or by memory, as the quota counts them; ``product`` and ``kind``
+    are the whole device's, also where a MIG instance is held. ``ended_at`` is empty while it is held.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    partition_id = models.UUIDField(primary_key=True)
+    replica_id = models.UUIDField()
+    tenant_id = models.UUIDField()
+    deployment_id = models.UUIDField()
+    endpoint_id = models.UUIDField()
+    revision_id = models.UUIDField()
+    product = models.CharField(max_length=120)
+    kind = models.CharField(max_length=16)
+    millis = models.PositiveIntegerField()
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    objects = ScopedManager["Holding"]()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="holding_ended"),
+            models.Index(fields=["began_at"], condition=models.Q(ended_at__isnull=True), name="holding_open"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.millis} thousandths of {self.product} from {self.began_at:%Y-%m-%dT%H:%MZ}"
+
+
+class DeviceHour(models.Model):
+    """What one deployment held of one device type in one hour (UTC): device-seconds by share, busy ones, and cost.
+
+    ``busy_seconds`` are those with a request in flight; the rest was held idle. ``cost`` is in millionths.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.BigAutoField(primary_key=True)
+    hour = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    deployment_id = models.UUIDField()
+    endpoint_id = models.UUIDField()
+    revision_id = models.UUIDField()
+    product = models.CharField(max_length=120)
+    kind = models.CharField(max_length=16)
+    held_seconds = models.FloatField()
+    busy_seconds = models.FloatField()
+    cost = models.DecimalField(max_digits=30, decimal_places=6, default=0)
+
+    objects = ScopedManager["DeviceHour"]()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant_id", "hour", "deployment_id", "endpoint_id", "revision_id", "product", "kind"],
+                name="device_hour_once_per_group",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.product} of {self.tenant_id} at {self.hour:%Y-%m-%dT%HZ}"
+
+
+class DeviceCount(models.Model):
+    """An hour whose device-hours are in the books. It goes when a late record says that more was in flight then."""
+
+    hour = models.DateTimeField(primary_key=True)
+    at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"device-hours of {self.hour:%Y-%m-%dT%HZ}"
 
 
 class BudgetUse(models.Model):

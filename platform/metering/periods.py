@@ -11,8 +11,24 @@ HOUR: Final = datetime.timedelta(hours=1)
 DAY: Final = datetime.timedelta(days=1)
 BEGINNING: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 DEFAULT_LENGTH: Final = datetime.timedelta(days=7)
+#: How long after its end an hour waits for what is still on its way.
+CLOSED_AFTER: Final = datetime.timedelta(minutes=10)
 LONGEST: Final = datetime.timedelta(days=800)
 LONGEST_BY_HOUR: Final = datetime.timedelta(days=62)
+
+
+class HeldBy(enum.StrEnum):
+    """How device-hours are summed up. ``tenant`` is the platform's view."""
+
+    DEVICE = "device"
+    DEPLOYMENT = "deployment"
+    ENDPOINT = "endpoint"
+    MODEL = "model"
+    REVISION = "revision"
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+    TENANT = "tenant"
 
 
 class GroupBy(enum.StrEnum):
@@ -24,6 +40,7 @@ class GroupBy(enum.StrEnum):
     REVISION = "revision"
     HOUR = "hour"
     DAY = "day"
+    MONTH = "month"
     CALLER = "caller"
 
 
@@ -36,7 +53,7 @@ def whole_hours(
     start: datetime.datetime | None,
     end: datetime.datetime | None,
     *,
-    group_by: GroupBy,
+    group_by: GroupBy | HeldBy,
     now: datetime.datetime,
 ) -> tuple[datetime.datetime, datetime.datetime]:
     """The half-open period of whole hours that covers ``start`` … ``end`` (default: the last seven days).
@@ -52,7 +69,7 @@ def whole_hours(
         last += HOUR
     if last <= first:
         raise errors.InvalidInput("The period is empty: from must lie before to.", data={"field": "from"})
-    longest = LONGEST_BY_HOUR if group_by is GroupBy.HOUR else LONGEST
+    longest = LONGEST_BY_HOUR if group_by.value == GroupBy.HOUR.value else LONGEST
     if last - first > longest + HOUR:
         raise errors.InvalidInput(
             f"The period is longer than {longest.days} days; ask for less, or group by day.", data={"field": "from"}

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from metering.models import NOBODY, Outcome
-from metering.prices import PriceList
+from metering.prices import PriceBook
 from runtime.wire import usage as wire
 from telemetry.outcomes import Ended
 
@@ -30,7 +30,7 @@ class Unbookable(ValueError):
     """The record makes no sense; the text says why."""
 
 
-def row_of(record: wire.UsageRecord, *, now: datetime.datetime, prices: PriceList) -> dict[str, Any]:
+def row_of(record: wire.UsageRecord, *, now: datetime.datetime, prices: PriceBook) -> dict[str, Any]:
     """The columns of ``record`` as JSON scalars (UUIDs, times and cost as text).
 
     Raises:
@@ -81,11 +81,22 @@ def ended_of(row: Mapping[str, Any]) -> Ended | None:
     )
 
 
-def _cost(row: dict[str, Any], prices: PriceList) -> Decimal:
-    return prices.of(uuid.UUID(row["endpoint_id"])).cost(
-        prompt_tokens=row["prompt_tokens"],
-        cached_tokens=row["cached_tokens"],
-        completion_tokens=row["completion_tokens"],
+def span_of(row: Mapping[str, Any]) -> tuple[datetime.datetime, datetime.datetime]:
+    """When the request of a row began and ended."""
+    began = datetime.datetime.fromisoformat(row["started_at"])
+    return began, began + datetime.timedelta(milliseconds=min(float(row["duration_ms"]), 86_400_000.0))
+
+
+def _cost(row: dict[str, Any], prices: PriceBook) -> Decimal:
+    began = datetime.datetime.fromisoformat(row["started_at"])
+    return (
+        prices.at(began)
+        .of(uuid.UUID(row["endpoint_id"]))
+        .cost(
+            prompt_tokens=row["prompt_tokens"],
+            cached_tokens=row["cached_tokens"],
+            completion_tokens=row["completion_tokens"],
+        )
     )
 
 

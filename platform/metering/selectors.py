@@ -6,12 +6,12 @@ A tenant sees what it used; as an owner it also sees who called its endpoints, w
 import dataclasses
 import datetime
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
 from django.db.models import F, QuerySet, Sum
-from django.db.models.functions import TruncDay
+from django.db.models.functions import TruncDay, TruncMonth
 
 from kernel import clock, scope
 from metering import labels
@@ -19,14 +19,24 @@ from metering.models import UsageHour
 from metering.periods import GroupBy
 from tenants.models import Tenant
 
-SUMS: Final = ("requests", "errors", "aborted", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
+SUMS: Final = (
+    "requests",
+    "errors",
+    "aborted",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "unbilled_prompt_tokens",
+    "unbilled_completion_tokens",
+    "cost",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
     """What was used. Tokens are those that are charged; ``cached_tokens`` is the part of the prompt from a cache.
 
-    ``cost`` is in millionths of the currency.
+    ``cost`` is in millionths of the currency. ``unbilled_*`` were computed, and lost by the platform.
     """
 
     requests: int = 0
@@ -35,6 +45,8 @@ class Sums:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    unbilled_prompt_tokens: int = 0
+    unbilled_completion_tokens: int = 0
     cost: Decimal = Decimal(0)
 
     def plus(self, other: "Sums") -> "Sums":
@@ -58,7 +70,7 @@ class UsageRow:
 def usage_by(tenant: Tenant, group_by: GroupBy, start: datetime.datetime, end: datetime.datetime) -> list[UsageRow]:
     """Usage from ``start`` (an hour) to ``end`` (an hour, not included), by time or by most tokens first."""
     rows = _by_caller(tenant, start, end) if group_by is GroupBy.CALLER else _own(tenant, group_by, start, end)
-    if group_by in (GroupBy.HOUR, GroupBy.DAY):
+    if group_by in (GroupBy.HOUR, GroupBy.DAY, GroupBy.MONTH):
         return sorted(rows, key=lambda row: row.id)
     return sorted(rows, key=lambda row: (-row.sums.total_tokens, -row.sums.requests, row.label))
 
@@ -88,9 +100,8 @@ def today_by_key(tenant: Tenant) -> dict[uuid.UUID, Sums]:
 def _own(tenant: Tenant, group_by: GroupBy, start: datetime.datetime, end: datetime.datetime) -> list[UsageRow]:
     hours = _hours(start, end).filter(tenant_id=tenant.id)
     match group_by:
-        case GroupBy.HOUR | GroupBy.DAY:
-            unit = F("hour") if group_by is GroupBy.HOUR else TruncDay("hour", tzinfo=datetime.UTC)
-            found = _grouped(hours.annotate(unit=unit), "unit")
+        case GroupBy.HOUR | GroupBy.DAY | GroupBy.MONTH:
+            found = _grouped(hours.annotate(unit=UNITS[group_by.value]), "unit")
             return [UsageRow(_text(row["unit"]), _text(row["unit"]), _sums(row)) for row in found]
         case GroupBy.KEY:
             grouped = [(row["key_id"], _sums(row)) for row in _grouped(hours, "key_id")]
@@ -106,6 +117,14 @@ def _own(tenant: Tenant, group_by: GroupBy, start: datetime.datetime, end: datet
             naming = labels.revisions if group_by is GroupBy.REVISION else labels.models
             names_of = naming(tenant, [pair for pair, _ in pairs])
             return _merged((*names_of[pair], sums) for pair, sums in pairs)
+
+
+#: The unit of time that an hour belongs to, by the name of a grouping.
+UNITS: Final[Mapping[str, Any]] = {
+    "hour": F("hour"),
+    "day": TruncDay("hour", tzinfo=datetime.UTC),
+    "month": TruncMonth("hour", tzinfo=datetime.UTC),
+}
 
 
 def _by_caller(tenant: Tenant, start: datetime.datetime, end: datetime.datetime) -> list[UsageRow]:
@@ -131,7 +150,7 @@ def _sum_fields() -> dict[str, Any]:
 
 
 def _sums(row: dict[str, Any]) -> Sums:
-    return Sums(**{name: int(row[name]) for name in SUMS[:-1]}, cost=Decimal(row["cost"]))
+    return Sums(**{name: int(row[name]) for name in SUMS if name != "cost"}, cost=Decimal(row["cost"]))
 
 
 def _merged(rows: Iterable[tuple[str, str, Sums]]) -> list[UsageRow]:

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from metering import books, budgets
+from metering import books, budgets, devicehours, holdings, prices
 
 HOURS_PER_CALL = 4
 
@@ -13,6 +13,10 @@ def roll_up() -> None:
     for _ in range(HOURS_PER_CALL):
         if books.recount_next() is None:
             break
+    holdings.reconcile()
+    for _ in range(HOURS_PER_CALL):
+        if devicehours.count_next() is None:
+            break
     books.prune()
 
 
@@ -20,3 +24,4 @@ def roll_up() -> None:
 def follow_budgets() -> None:
     """Count what budgets have used; the route table moves when any of it has changed."""
     budgets.refresh()
+    prices.announce()

@@ -7,9 +7,9 @@ from typing import Any
 
 from rest_framework import renderers
 
+from metering.held import HELD_SUMS
 from metering.selectors import SUMS
 
-COLUMNS = ("id", "label", *SUMS)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -19,16 +19,23 @@ class UsageCsv(renderers.BaseRenderer):
     media_type = "text/csv"
     format = "csv"
     charset = "utf-8"
+    columns: tuple[str, ...] = ("id", "label", *SUMS)
 
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
     ) -> str:
         text = io.StringIO()
         lines = csv.writer(text)
-        lines.writerow(COLUMNS)
+        lines.writerow(self.columns)
         for row in data["rows"]:
-            lines.writerow([_harmless(row[name]) for name in COLUMNS])
+            lines.writerow([_harmless(row[name]) for name in self.columns])
         return text.getvalue()
+
+
+class HeldCsv(UsageCsv):
+    """The same of device-hours."""
+
+    columns = ("id", "label", *HELD_SUMS)
 
 
 def _harmless(value: Any) -> Any:

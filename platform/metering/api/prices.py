@@ -8,9 +8,11 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kernel.actors import Actor
 from metering import prices
 from metering.api import serializers as shapes
 from metering.prices import MILLION, TokenPrices, money
+from serving.models import Endpoint
 from serving.selectors import callable_endpoints
 from tenants.api.base import PlatformView, TenantView
 
@@ -27,8 +29,8 @@ class Prices(PlatformView):
 
     @extend_schema(request=shapes.PriceIn, responses=shapes.PriceListOut, operation_id="prices_default_set")
     def put(self, request: Request) -> Response:
-        """Charge this from now on for every endpoint without a price of its own; what is booked keeps its cost."""
-        prices.set_price(actor=self.actor, endpoint=None, price=_given(request))
+        """Charge this, from now or a later time on, for every endpoint without a price of its own."""
+        _set(self.actor, None, request)
         return Response(_list())
 
 
@@ -41,7 +43,7 @@ class EndpointPrice(PlatformView):
     @extend_schema(request=shapes.PriceIn, responses=shapes.PriceListOut, operation_id="prices_endpoint_set")
     def put(self, request: Request, tenant: str, endpoint: str) -> Response:
         found = prices.endpoint_for_pricing(self.actor, tenant, endpoint)
-        prices.set_price(actor=self.actor, endpoint=found, price=_given(request))
+        _set(self.actor, found, request)
         return Response(_list())
 
     @extend_schema(responses={204: None}, operation_id="prices_endpoint_remove")
@@ -70,13 +72,27 @@ class TenantPrices(TenantView):
         return Response(shapes.TenantPricesOut({"currency": settings.CURRENCY, "endpoints": rows}).data)
 
 
-def _given(request: Request) -> TokenPrices:
+class PriceToCome(PlatformView):
+    """A price that is set for later."""
+
+    who = "platform_admin"
+    serializer_class = shapes.PriceListOut
+
+    @extend_schema(responses={204: None}, operation_id="prices_withdraw")
+    def delete(self, request: Request, price_id: int) -> Response:
+        prices.withdraw(actor=self.actor, price_id=price_id)
+        return Response(status=204)
+
+
+def _set(actor: Actor, endpoint: Endpoint | None, request: Request) -> None:
     body = shapes.PriceIn(data=request.data)
     body.is_valid(raise_exception=True)
-    data: dict[str, Decimal | None] = body.validated_data
+    data: dict[str, Any] = dict(body.validated_data)
+    start = data.pop("valid_from")
     if data["cached"] is None:
         data["cached"] = data["prompt"]
-    return TokenPrices(**{name: int(value * MILLION) for name, value in data.items() if value is not None})
+    price = TokenPrices(**{name: int(value * MILLION) for name, value in data.items()})
+    prices.set_price(actor=actor, endpoint=endpoint, price=price, valid_from=start)
 
 
 def _list() -> Any:
@@ -86,6 +102,16 @@ def _list() -> Any:
         "endpoints": [
             {"tenant": row.tenant.slug, "endpoint": row.name, **_amounts(price)}
             for row, price in prices.priced_endpoints()
+        ],
+        "to_come": [
+            {
+                "id": row.id,
+                "tenant": endpoint.tenant.slug if endpoint else None,
+                "endpoint": endpoint.name if endpoint else None,
+                "valid_from": row.valid_from,
+                **_amounts(TokenPrices(prompt=row.prompt, cached=row.cached, completion=row.completion)),
+            }
+            for endpoint, row in prices.to_come()
         ],
     }
     return shapes.PriceListOut(body).data

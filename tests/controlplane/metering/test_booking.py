@@ -208,6 +208,14 @@ def test_two_gateways_at_once_lose_nothing_and_lock_nobody_out():
     assert sum(hour.requests for hour in hours()) == 40
 
 
+def test_what_the_platform_lost_is_summed_apart():
+    book(record(TENANT), record(TENANT, billable=False, status=502, outcome="aborted"))
+    (hour,) = hours()
+    assert (hour.requests, hour.unbilled) == (2, 1)
+    assert (hour.prompt_tokens, hour.completion_tokens) == (10, 5)
+    assert (hour.unbilled_prompt_tokens, hour.unbilled_completion_tokens) == (10, 5)
+
+
 def test_a_recount_finds_nothing_to_correct_in_good_books():
     book(record(TENANT), record(TENANT, owner_id=OTHER), record(OTHER, billable=False))
     with clock.frozen(NOON + datetime.timedelta(hours=2)):

@@ -51,7 +51,7 @@ def limited_key(tenant, **fields):
 
 
 def call(tenant, key=None, **fields):
-    values = {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 5, **fields}
+    values = {"at": clock.now(), "prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 5, **fields}
     if key is not None:
         values["key_id"] = str(key.id)
     sent = record(tenant.id, **values)
@@ -225,7 +225,7 @@ def test_a_key_that_is_gone_is_forgotten(tenant):
 
 def test_members_see_limits_with_their_use_beside_them(tenant):
     key = limited_key(tenant)
-    call(tenant, key)
+    call(tenant, key, at=NOON)
     call(tenant, key, at=NOON + datetime.timedelta(minutes=29, seconds=30))
     body = build.client_for(build.owner_of(tenant)).get("/api/v1/tenants/acme/limits").json()
     assert (body["rpm_limit"], body["max_budget"], body["use"]["budget_used"]) == (None, None, None)

@@ -100,6 +100,8 @@ def test_totals_are_the_sum_of_the_rows(world):
     assert body["totals"] == {
         "requests": 2, "errors": 0, "aborted": 0, "prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 12,
         "cost": "0.000000",
+        "unbilled_prompt_tokens": 0,
+        "unbilled_completion_tokens": 0,
     }  # fmt: skip
 
 
