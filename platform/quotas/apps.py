@@ -12,4 +12,4 @@ class QuotasConfig(AppConfig):
         from quotas.amount import Kind
 
         storage.register_quota(services.check_storage)
-        usage.counted_by(Kind.STORAGE_BYTES, storage.used_bytes)
+        usage.counted_by(Kind.STORAGE_BYTES, storage.used_bytes_by)

@@ -1,6 +1,7 @@
 """Reads."""
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -39,48 +40,85 @@ def lines_of(tenant: Tenant) -> list[Line]:
     return [line_of(quota, tenant, kind) for kind in Kind]
 
 
+def lines_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, list[Line]]:
+    """:func:`lines_of` of each of them, with as many queries as for one."""
+    ids = {tenant.id for tenant in tenants}
+    with scope.all_tenants():
+        rows = TenantQuota.objects.select_related("group").filter(tenant_id__in=ids)
+        terms = {row.tenant_id: row for row in rows}
+    members = _members_by_group({row.group_id for row in terms.values() if row.group_id is not None})
+    counted = ids | {row.tenant_id for rows in members.values() for row in rows}
+    used = {kind: usage.used_by(counted, kind) for kind in Kind}
+    found = {}
+    for tenant in tenants:
+        quota = terms.get(tenant.id) or TenantQuota(tenant=tenant, **defaults())
+        beside = members.get(quota.group_id, []) if quota.group_id is not None else []
+        found[tenant.id] = [_line(quota, tenant, kind, beside, used[kind]) for kind in Kind]
+    return found
+
+
 def line_of(quota: TenantQuota, tenant: Tenant, kind: Kind) -> Line:
     """One line, with what the tenant's group leaves."""
-    used, limit, guaranteed = usage.used(tenant, kind), _limit(quota, kind), _guaranteed(quota, kind)
+    group = quota.group
+    members = members_of(group) if group is not None and not _limit(group, kind).unlimited else []
+    used = usage.used_by({tenant.id, *(member.tenant_id for member in members)}, kind)
+    return _line(quota, tenant, kind, members, used)
+
+
+def _line(
+    quota: TenantQuota, tenant: Tenant, kind: Kind, members: Sequence[TenantQuota], used: Mapping[uuid.UUID, Amount]
+) -> Line:
+    """``members`` are the quotas of the tenant's group, with its saved one among them; ``used`` counts all of them."""
+    own, limit, guaranteed = used[tenant.id], _limit(quota, kind), _guaranteed(quota, kind)
     group = quota.group
     if group is None:
-        return Line(kind, used, limit, guaranteed)
-    pool = pool_of(group, kind, leaves=[Pool(name=tenant.slug, limit=limit, guaranteed=guaranteed, used=used)])
-    return Line(kind, used, limit, pool.entitled(tenant.slug), left_above=pool.own_left)
-
-
-def pool_of(group: QuotaGroup, kind: Kind, leaves: Sequence[Pool] = ()) -> Pool:
-    """The group with its members, of one kind. ``leaves`` are members at hand; the others are counted."""
-    known = {leaf.name: leaf for leaf in leaves}
-    limit = _limit(group, kind)
-    members = members_of(group) if not limit.unlimited else []
-    for member in members:
-        if member.tenant.slug not in known:
-            known[member.tenant.slug] = Pool(
+        return Line(kind, own, limit, guaranteed)
+    leaves = [Pool(name=tenant.slug, limit=limit, guaranteed=guaranteed, used=own)]
+    whole = _limit(group, kind)
+    if not whole.unlimited:  # else what the others hold takes nothing away
+        leaves += [
+            Pool(
                 name=member.tenant.slug, limit=_limit(member, kind), guaranteed=_guaranteed(member, kind),
-                weight=member.over_quota_weight, used=usage.used(member.tenant, kind),
-            )  # fmt: skip
-    return Pool(
-        name=f"group {group.name}", limit=limit, guaranteed=_guaranteed(group, kind), children=tuple(known.values())
-    )
+                weight=member.over_quota_weight, used=used[member.tenant_id],
+            )
+            for member in members
+            if member.tenant_id != tenant.id
+        ]  # fmt: skip
+    pool = Pool(
+        name=f"group {group.name}", limit=whole, guaranteed=_guaranteed(group, kind), children=tuple(leaves)
+    )  # fmt: skip
+    return Line(kind, own, limit, pool.entitled(tenant.slug), left_above=pool.own_left)
 
 
 def members_of(group: QuotaGroup) -> list[TenantQuota]:
     """The quotas of the group's tenants, by name."""
-    with scope.all_tenants():
-        return list(TenantQuota.objects.select_related("tenant").filter(group=group).order_by("tenant__slug"))
+    return _members_by_group([group.id]).get(group.id, [])
+
+
+def _members_by_group(group_ids: Collection[Any]) -> dict[Any, list[TenantQuota]]:
+    found: dict[Any, list[TenantQuota]] = {}
+    if group_ids:
+        with scope.all_tenants():
+            rows = TenantQuota.objects.select_related("tenant").filter(group_id__in=group_ids)
+            for row in rows.order_by("tenant__slug"):
+                found.setdefault(row.group_id, []).append(row)
+    return found
 
 
 def groups() -> list[dict[str, Any]]:
     """Every group with its limits, its members' slugs and what they hold together (platform admins)."""
+    rows = list(QuotaGroup.objects.order_by("name"))
+    by_group = _members_by_group([group.id for group in rows])
+    ids = {member.tenant_id for members in by_group.values() for member in members}
+    counted = {kind: usage.used_by(ids, kind) for kind in Kind}
     found = []
-    for group in QuotaGroup.objects.order_by("name"):
-        members = members_of(group)
+    for group in rows:
+        members = by_group.get(group.id, [])
         lines = []
         for kind in Kind:
             used = Amount.of(0)
             for member in members:
-                used = used.plus(usage.used(member.tenant, kind))
+                used = used.plus(counted[kind][member.tenant_id])
             lines.append(Line(kind, used, _limit(group, kind), _guaranteed(group, kind)))
         found.append({"group": group, "members": [member.tenant.slug for member in members], "lines": lines})
     return found

@@ -5,12 +5,14 @@ is an error, never "nothing is used".
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from quotas.amount import Amount, Kind
 from tenants.models import Tenant
 
-Counter = Callable[[Tenant], int]
+#: Bytes or a count by tenant, for all of them in one query; who holds nothing may be left out.
+Counter = Callable[[Collection[uuid.UUID]], Mapping[uuid.UUID, int]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ _breakdowns: list[Breakdown] = []
 
 
 def counted_by(kind: Kind, counter: Counter) -> None:
-    """Let ``counter`` (bytes or a count) say what a tenant holds of ``kind``."""
+    """Let ``counter`` say what tenants hold of ``kind``."""
     if _counters.get(kind, counter) is not counter:
         raise RuntimeError(f"{kind} is counted by somebody else already")
     _counters[kind] = counter
@@ -42,11 +44,17 @@ def broken_down_by(breakdown: Breakdown) -> None:
 
 def used(tenant: Tenant, kind: Kind) -> Amount:
     """What ``tenant`` holds of ``kind`` now."""
+    return used_by([tenant.id], kind)[tenant.id]
+
+
+def used_by(tenant_ids: Collection[uuid.UUID], kind: Kind) -> dict[uuid.UUID, Amount]:
+    """What each of them holds of ``kind`` now; one query for all of them."""
     try:
         counter = _counters[kind]
     except KeyError:
         raise RuntimeError(f"nobody counts {kind}; register with quotas.usage.counted_by") from None
-    return Amount.of(counter(tenant))
+    found = counter(tenant_ids)
+    return {tenant_id: Amount.of(found.get(tenant_id, 0)) for tenant_id in tenant_ids}
 
 
 def holdings(tenant: Tenant) -> list[Held]:

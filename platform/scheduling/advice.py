@@ -52,6 +52,20 @@ def would_fit_if(
             return f"{short} more of the devices of node {node.name} could take a part of it."
         case Reason.DEVICE_TAKEN:
             return f"{device.product} {device.uuid} were free: the replica that holds it would have to stop."
+        case _:
+            return _otherwise(refusal.reason, device, node)
+
+
+def _otherwise(reason: Reason, device: DeviceView, node: NodeView) -> str:
+    """What would help where no number is short."""
+    match reason:
+        case (
+            Reason.ISOLATION_MIXED
+            | Reason.ISOLATION_UNAVAILABLE
+            | Reason.WRONG_PROFILE
+            | Reason.PARALLEL_PLAN_IMPOSSIBLE
+        ):
+            return _walls(reason, device)
         case Reason.NODE_CORDONED | Reason.NODE_DRAINING:
             return f"Node {node.name} were in service: a platform admin can uncordon it."
         case Reason.NODE_LOST | Reason.NODE_NOT_READY:
@@ -60,6 +74,16 @@ def would_fit_if(
             return f"{device.product} {device.uuid} were well again."
         case _:
             return "A node with a free CPU or GPU joins the fleet."
+
+
+def _walls(reason: Reason, device: DeviceView) -> str:
+    if reason is Reason.ISOLATION_MIXED:
+        return f"{device.product} {device.uuid} were free of shares of the class {device.shared_as}."
+    if reason is Reason.WRONG_PROFILE:
+        return "A GPU were cut into such an instance: a platform admin can plan it under Layouts."
+    if reason is Reason.PARALLEL_PLAN_IMPOSSIBLE:
+        return "Its weights were smaller (quantization), layers waited in host memory, or a device were larger."
+    return "A GPU were free that can be kept apart as required, or less were required."
 
 
 def _more_memory(device: DeviceView, short: int, where: str, holders: Sequence[Held]) -> str:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from scheduling.advice import remedies, would_fit_if
 from scheduling.feasible import Refusal
-from scheduling.need import Need
+from scheduling.need import Need, need_on, wall
 from scheduling.snapshot import DeviceView, NodeView
 
 if TYPE_CHECKING:
     from scheduling.relief import Relief
+    from scheduling.spreading import Spread
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Ask:
 
     ``files`` are the digests of its weights, ``avoid`` the node it failed on last, ``desired`` how many replicas its
     deployment wants. Of a higher ``priority`` it may take the place of lower ones (``relief``). ``first``: it was never
-    planned before.
+    planned before. ``spread`` has what plans over several devices are made from.
     """
 
     replica_id: uuid.UUID
@@ -33,6 +34,7 @@ class Ask:
     tenant_id: uuid.UUID | None = None
     priority: int = 0
     first: bool = False
+    spread: "Spread | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Candidate:
 
     def as_dict(self, needs: Mapping[str, Need], holders: Sequence["HolderLine"] = ()) -> dict[str, Any]:
         """For JSON: what REST, console, command line and the replica's row show."""
-        need = needs.get(self.device.kind)
+        need = need_on(self.device, needs)
         return {
             "node": self.node.name,
             "device_uuid": self.device.uuid,
@@ -65,6 +67,7 @@ class Candidate:
             "kind": self.device.kind,
             "free_bytes": self.device.free_bytes,
             "memory_bytes": self.device.memory_bytes,
+            "isolation": wall(need, self.device) if need else None,
             "need_bytes": need.memory_bytes if need else None,
             "fits": self.refusal is None,
             "reason": self.refusal.reason.value if self.refusal else "",

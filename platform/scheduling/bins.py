@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from scheduling.feasible import unusable
-from scheduling.need import Need
+from kernel.isolation import Isolation, Requirement
+from scheduling.feasible import apart, unusable
+from scheduling.need import Need, is_owned, wall
 from scheduling.snapshot import DeviceView, NodeView
 from scheduling.worth import WHOLE, Worth
 
@@ -19,6 +20,7 @@ from scheduling.worth import WHOLE, Worth
 _PACK: Final = 6e-9
 _CPU_SHARE: Final = 16
 NEVER: Final = math.inf
+_ANY, _MPS = Requirement.ANY.value, Isolation.MPS.value
 
 Tables = Callable[[str, int], Worth]
 Option = tuple[float, tuple[int, ...]]
@@ -35,11 +37,13 @@ def free_part(device: DeviceView) -> int:
 class Bin:
     """One node: views that are replaced as things are placed, and the worth of what is free."""
 
-    __slots__ = ("_build", "_gpus", "_tables", "devices", "free", "index", "node", "usable", "worth")
+    __slots__ = ("_build", "_gpus", "_most", "_state", "_tables", "devices", "free", "index", "node", "usable", "worth")
 
     def __init__(self, index: int, node: NodeView, devices: Sequence[DeviceView], tables: Tables) -> None:
         self.index = index
         self.node = node
+        self._state: tuple[object, ...] | None = None
+        self._most: dict[str, int] = {}
         self.devices = list(devices)
         self.usable = [unusable(device, node) is None for device in devices]
         self._gpus = [at for at, device in enumerate(devices) if device.kind == "cuda" and self.usable[at]]
@@ -54,6 +58,9 @@ class Bin:
                 ok,
                 links.setdefault(d.link_domain, len(links)),
                 d.link_domain == "",
+                d.parent != "",
+                d.profile,
+                node.mps,
             )
             for d, ok in zip(devices, self.usable, strict=True)
         )
@@ -61,11 +68,21 @@ class Bin:
 
     def state(self) -> tuple[object, ...]:
         """Nodes in the same state have the same options."""
-        held = tuple((d.held_bytes, d.held_millis, d.exclusive, d.shared) for d in self.devices)
-        return self._build, held, self.node.free_host_bytes, self.node.free_millicpus
+        if self._state is None:
+            held = tuple(
+                (d.held_bytes, d.held_millis, d.exclusive, d.shared, d.shared_as, d.sharers) for d in self.devices
+            )
+            self._state = (self._build, held, self.node.free_host_bytes, self.node.free_millicpus)
+        return self._state
 
     def refresh(self) -> None:
         """Compute anew what follows from the views."""
+        self._state, self._most = None, {}
+        for device, ok in zip(self.devices, self.usable, strict=True):
+            if ok and not device.exclusive:
+                left = device.memory_bytes - device.held_bytes
+                if left > self._most.get(device.kind, -1):
+                    self._most[device.kind] = left
         self.free = [free_part(device) if ok else 0 for device, ok in zip(self.devices, self.usable, strict=True)]
         self.worth = self._worth(self.node.free_millicpus, self.free)
 
@@ -93,7 +110,11 @@ class Bin:
         node = self.node
         if need.host_bytes > node.free_host_bytes or need.millicpus > node.free_millicpus:
             return NO_OPTION
+        if need.memory_bytes > self._most.get(need.kind, -1):
+            return NO_OPTION
         fitting = [at for at in range(len(self.devices)) if self.usable[at] and self._fits(self.devices[at], need)]
+        if need.least != _ANY or need.profile:
+            fitting = [at for at in fitting if apart(self.devices[at], node, need)]
         if len(fitting) < need.devices:
             return NO_OPTION
         if need.devices > 1:
@@ -107,17 +128,19 @@ class Bin:
         return (
             device.kind == need.kind
             and not device.exclusive
+            and not need.unsupported
+            and device.product not in need.besides
             and need.memory_bytes <= device.memory_bytes - device.held_bytes
             and need.millis <= device.millis - device.held_millis
             and (not need.products or device.product in need.products)
-            and (not need.whole or device.empty)
+            and (device.empty or not ((device.shared_as == _MPS and need.least == _ANY) or is_owned(need, device)))
         )
 
     def left_part(self, at: int, need: Need) -> int:
         """What would be free of a device after it."""
-        if need.whole:
-            return 0
         device = self.devices[at]
+        if is_owned(need, device):
+            return 0
         bytes_left = WHOLE * (device.free_bytes - need.memory_bytes) // device.memory_bytes
         return min(bytes_left, device.free_millis - need.millis)
 
@@ -193,8 +216,10 @@ class Bin:
                 device,
                 held_bytes=device.held_bytes + need.memory_bytes,
                 held_millis=device.held_millis + need.millis,
-                exclusive=device.exclusive or need.whole,
-                shared=device.shared or not need.whole,
+                exclusive=device.exclusive or is_owned(need, device),
+                shared=device.shared or not is_owned(need, device),
+                shared_as=device.shared_as if is_owned(need, device) else wall(need, device),
+                sharers=device.sharers + 1,
             )
         node = self.node
         self.node = dataclasses.replace(

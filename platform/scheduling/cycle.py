@@ -2,14 +2,14 @@
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import Case, IntegerField, Value, When
 
 from catalog.models import VersionFile
-from fleet import loops
+from fleet import loops, policy
 from fleet.errors import CapacityGone
 from kernel import errors, scope
 from ledger import generations, hints
@@ -17,9 +17,12 @@ from scheduling import demand_log, reading
 from scheduling.answers import Answer, Ask
 from scheduling.commit import commit
 from scheduling.giving_way import give_way
-from scheduling.need import NeedUnknown, needs_of
+from scheduling.measured import refine
+from scheduling.need import NeedUnknown, needs_of, part_of
 from scheduling.plan import plan
+from scheduling.spreading import spread_of, spread_out
 from serving.models import Priority, Replica
+from serving.peaks import Key, Measured, measured
 from serving.reconcile.cycle import GAVE_WAY
 from serving.states import WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
@@ -40,9 +43,10 @@ def run() -> int:
         if not asks:
             return 0
         files = frozenset(digest for ask in asks for digest in ask.files)
-        demand_log.record(asks)
         tenants = {ask.tenant_id for ask in asks if ask.tenant_id is not None}
         snapshot = reading.take(files, holders_of=tenants)
+        asks = spread_out(asks, snapshot)
+        demand_log.record(asks)
         return sum(_carry_out(answer) for answer in plan(snapshot, asks, demand_log.current()))
 
 
@@ -58,10 +62,12 @@ def waiting() -> list[Ask]:
             .order_by(_by_priority(), "created_at", "id")[:MAX_ASKS]
         )
         files = _files_of({row.deployment.revision.version_id for row in rows})
+    peaks = measured({_profile(row) for row in rows})
+    policies = policy.required_by({row.tenant_id for row in rows})
     asks: list[Ask] = []
     for row in rows:
         try:
-            asks.append(_ask(row, files))
+            asks.append(_ask(row, files, policies.get(row.tenant_id, ""), peaks.get(_profile(row), ())))
         except NeedUnknown as exc:
             _say(row.id, row.generation, "NeedUnknown", str(exc), {})
     return asks
@@ -75,21 +81,33 @@ def _by_priority() -> Case:
     )
 
 
-def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]]) -> Ask:
+def _profile(row: Replica) -> Key:
+    return row.deployment.revision.version_id, row.deployment.revision.serving_config_id
+
+
+def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]], least: str, peaks: Sequence[Measured]) -> Ask:
     revision = row.deployment.revision
     config = revision.serving_config
     failed_on = row.explanation.get("node_id") if row.failures else None
+    needs = needs_of(
+        revision.version,
+        config,
+        num_threads=config.num_threads,
+        sleeps=config.sleep_after_seconds > 0,
+        part=part_of(revision.version, config, least),
+    )
     return Ask(
         replica_id=row.id,
         generation=row.generation,
         deployment_id=row.deployment_id,
-        needs=needs_of(revision.version, config, num_threads=config.num_threads, sleeps=config.sleep_after_seconds > 0),
+        needs=refine(needs, peaks, config.watermark_critical),
         files=files.get(revision.version_id, frozenset()),
         avoid=uuid.UUID(failed_on) if failed_on else None,
         desired=row.deployment.desired_replicas,
         tenant_id=row.tenant_id,
         priority=row.deployment.rank,
         first=not row.explanation,
+        spread=spread_of(revision.version, config, needs),
     )
 
 

@@ -10,7 +10,7 @@ from kernel import clock
 from scheduling.answers import Ask
 from scheduling.demand import Demand, Shape
 from scheduling.models import PastRequest
-from scheduling.need import KINDS
+from scheduling.need import in_order
 
 HALF_LIFE: Final = datetime.timedelta(days=30)
 MAX_ROWS: Final = 512
@@ -29,7 +29,7 @@ def record(asks: Iterable[Ask]) -> int:
     counts: dict[Shape, int] = {}
     for ask in asks:
         if ask.first:
-            shape = _coarse(next(ask.needs[kind].shape for kind in KINDS if kind in ask.needs))
+            shape = _coarse(in_order(ask.needs)[0].shape)
             counts[shape] = counts.get(shape, 0) + 1
     if not counts:
         return 0

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from fleet.states import DeviceState, NodeState
-from scheduling.need import Need
+from kernel.isolation import MAX_MPS_CLIENTS, Isolation, Requirement
+from scheduling.need import Need, is_owned, need_on, wall
 from scheduling.snapshot import DeviceView, NodeView
 from scheduling.words import cpus, size
 
@@ -22,6 +23,10 @@ class Reason(enum.StrEnum):
     INSUFFICIENT_HOST_MEMORY = "InsufficientHostMemory"
     INSUFFICIENT_CPU = "InsufficientCpu"
     DEVICE_TAKEN = "DeviceTaken"
+    PARALLEL_PLAN_IMPOSSIBLE = "ParallelPlanImpossible"
+    ISOLATION_MIXED = "IsolationMixed"
+    ISOLATION_UNAVAILABLE = "IsolationUnavailable"
+    WRONG_PROFILE = "WrongProfile"
     NODE_CORDONED = "NodeCordoned"
     NODE_DRAINING = "NodeDraining"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
@@ -40,6 +45,8 @@ _NODE_REASONS: Mapping[str, Reason] = {
     NodeState.LOST.value: Reason.NODE_LOST,
 }
 SIMULATED: Final = "simulated"
+CPU: Final = "cpu"
+_ANY, _MPS = Requirement.ANY.value, Isolation.MPS.value
 _READY, _HEALTHY = NodeState.READY.value, DeviceState.HEALTHY.value
 
 
@@ -74,17 +81,41 @@ def unusable(device: DeviceView, node: NodeView) -> Verdict | None:
 def judge(device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> Verdict | None:
     """Why ``device`` cannot be one of a group's, ``None`` when it can. The first filter that refuses is named."""
     if node.state == _READY and (device.kind != SIMULATED or device.stand_in):
-        need = needs.get(device.kind)
+        need = need_on(device, needs)
         if need is None:
-            return Verdict(Reason.WRONG_DEVICE_KIND)
+            other = any(each.kind == device.kind for each in needs.values())
+            return Verdict(Reason.WRONG_PRODUCT if other else Reason.WRONG_DEVICE_KIND)
+        if need.unsupported:
+            return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
         if need.products and device.product not in need.products:
             return Verdict(Reason.WRONG_PRODUCT)
-        return unusable(device, node) or _room(device, node, need)
+        return unusable(device, node) or _walled(device, node, need) or _room(device, node, need)
     return unusable(device, node)
 
 
+def apart(device: DeviceView, node: NodeView, need: Need) -> bool:
+    """True when ``need`` can be kept apart on ``device`` as it has to be."""
+    return _walled(device, node, need) is None
+
+
+def _walled(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
+    if need.profile and device.profile != need.profile:
+        return Verdict(Reason.WRONG_PROFILE)
+    if need.least == _ANY:
+        return Verdict(Reason.ISOLATION_MIXED) if device.shared_as == _MPS and not need.whole else None
+    given = wall(need, device)
+    if not Isolation(given).meets(need.least) or (given != _MPS and need.limits_threads):
+        return Verdict(Reason.ISOLATION_UNAVAILABLE)
+    if given == _MPS and (device.kind == CPU or not node.mps):
+        return Verdict(Reason.ISOLATION_UNAVAILABLE)
+    if given in (_MPS, Isolation.COOPERATIVE) and device.shared_as not in ("", given):
+        return Verdict(Reason.ISOLATION_MIXED)
+    full = given == _MPS and device.sharers >= MAX_MPS_CLIENTS
+    return Verdict(Reason.DEVICE_TAKEN) if full else None
+
+
 def _room(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
-    if device.exclusive or (need.whole and not device.empty):
+    if device.exclusive or (not device.empty and is_owned(need, device)):
         return Verdict(Reason.DEVICE_TAKEN)
     if need.memory_bytes > device.free_bytes:
         return Verdict(Reason.INSUFFICIENT_DEVICE_MEMORY, need.memory_bytes - device.free_bytes)
@@ -105,7 +136,7 @@ def refuse(device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> Ref
 
 def explain(verdict: Verdict, device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> Refusal:
     """The sentence of a verdict, with numbers."""
-    need = needs.get(device.kind)
+    need = need_on(device, needs)
     text = _about_node(verdict.reason, node) or _about_device(verdict.reason, device, needs)
     if text is None:
         if need is None:
@@ -129,24 +160,55 @@ def _about_node(reason: Reason, node: NodeView) -> str | None:
 
 
 def _about_device(reason: Reason, device: DeviceView, needs: Mapping[str, Need]) -> str | None:
+    need = need_on(device, needs)
     match reason:
         case Reason.SIMULATED_DEVICE:
             return f"{device.product} is simulated: no engine can run on it."
         case Reason.WRONG_DEVICE_KIND:
-            kinds = " or ".join(kind for kind in needs if kind != SIMULATED)
+            kinds = " or ".join(dict.fromkeys(each.kind for each in needs.values() if each.kind != SIMULATED))
             return f"This needs a device of kind {kinds}; {device.product} is {device.kind}."
         case Reason.WRONG_PRODUCT:
-            return f"This needs one of {', '.join(sorted(needs[device.kind].products))}; this is {device.product}."
+            products = {name for each in needs.values() if each.kind == device.kind for name in each.products}
+            return f"This needs one of {', '.join(sorted(products))}; this is {device.product}."
+        case Reason.PARALLEL_PLAN_IMPOSSIBLE if need is not None:
+            return need.unsupported
         case Reason.DEVICE_MISSING:
             return f"Its node does not report {device.product} {device.uuid} any more."
         case Reason.DEVICE_UNHEALTHY:
             return f"{device.product} {device.uuid} is {device.state}: {device.message or 'no details'}"
+        case Reason.WRONG_PROFILE:
+            here = f"this is {device.profile}" if device.parent else "this is no MIG instance"
+            return f"This needs a MIG instance {_need(device, needs).profile}; {here}."
+        case Reason.ISOLATION_MIXED:
+            return (
+                f"{device.product} {device.uuid} has shares of the class {device.shared_as}: no share of another class "
+                "stands beside them."
+            )
+        case Reason.ISOLATION_UNAVAILABLE:
+            return _no_wall(device, _need(device, needs))
         case Reason.DEVICE_TAKEN if device.exclusive:
             return f"{device.product} {device.uuid} belongs to one replica as a whole."
         case Reason.DEVICE_TAKEN:
             return f"A whole device is needed; others hold parts of {device.product} {device.uuid}."
         case _:
             return None
+
+
+def _need(device: DeviceView, needs: Mapping[str, Need]) -> Need:
+    found = need_on(device, needs)
+    if found is None:
+        raise AssertionError("only a device that something is needed of can be refused for its walls")
+    return found
+
+
+def _no_wall(device: DeviceView, need: Need) -> str:
+    if device.parent and need.least == Requirement.EXCLUSIVE:
+        return f"A whole device is required; {device.uuid} is a MIG instance."
+    if device.parent:
+        return f"A limit on multiprocessors is kept by MPS; {device.uuid} is a MIG instance."
+    if device.kind == CPU:
+        return "Limits that the driver keeps (MPS) are required; a CPU has none."
+    return "Limits that the driver keeps (MPS) are required; the node of this GPU has no nvidia-cuda-mps-control."
 
 
 def _about_room(verdict: Verdict, device: DeviceView, node: NodeView, need: Need) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 from catalog import configs
 from catalog.access import access_model, access_version
 from catalog.errors import VersionNotReady
-from catalog.models import ModelVersion
+from catalog.models import ModelVersion, ServingConfig
 from catalog.selectors import files_of
 from catalog.states import VersionState
-from kernel import errors
+from fleet import policy
+from kernel import errors, scope
 from kernel.actors import Actor
 from kernel.texts import counted
 from quotas.amount import Amount, Kind
@@ -19,9 +20,12 @@ from quotas.errors import exceeded
 from quotas.selectors import lines_of
 from scheduling import demand_log, reading
 from scheduling.answers import Answer, Ask
-from scheduling.need import Need, NeedUnknown, needs_of
+from scheduling.measured import refine
+from scheduling.need import Need, NeedUnknown, in_order, need_on, needs_of, part_of
 from scheduling.plan import plan
+from scheduling.spreading import spread_of, spread_out
 from serving.models import Priority
+from serving.peaks import Measured, measured
 from tenants import access
 from tenants.models import Tenant
 from tenants.roles import Permission
@@ -60,9 +64,15 @@ def fit(
 def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Settings, replicas: int) -> Fit:
     """As :func:`fit`, for a version at hand."""
     try:
-        needs = needs_of(version, settings, num_threads=settings.num_threads, sleeps=settings.sleep_after_seconds > 0)
+        least = policy.required_by([tenant.id]).get(tenant.id, "")
+        needs = needs_of(
+            version, settings, num_threads=settings.num_threads, sleeps=settings.sleep_after_seconds > 0,
+            part=part_of(version, settings, least),
+        )  # fmt: skip
     except NeedUnknown as exc:
         raise errors.Unprocessable(str(exc), code="need_unknown") from exc
+    spread = spread_of(version, settings, needs)
+    needs = refine(needs, _peaks(tenant, version, settings), settings.watermark_critical)
     files = frozenset(file.sha256 for file in files_of(version))
     here = uuid.UUID(int=0)  # a deployment that does not exist yet
     asks = [
@@ -75,13 +85,15 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
             desired=replicas,
             tenant_id=tenant.id,
             priority=Priority.NORMAL.rank,
+            spread=spread,
         )
         for number in range(max(replicas, 1))
     ]
-    answers = plan(reading.take(files, holders_of=[tenant.id]), asks, demand_log.current(), explained=True)
+    snapshot = reading.take(files, holders_of=[tenant.id])
+    answers = plan(snapshot, spread_out(asks, snapshot), demand_log.current(), explained=True)
     placed = sum(1 for answer in answers if answer.chosen is not None)
     refused = next((answer for answer in answers if answer.chosen is None), None)
-    need = _need_shown(answers[0], needs)
+    need = _need_shown(answers[0])
     reason, message, help_ = _words(refused, placed, replicas)
     if refused is None and (over := _over_quota(tenant, replicas, [a.need for a in answers if a.need])):
         reason, message, help_ = "QuotaExceeded", over, "The tenant's quota were larger, or it held less."
@@ -97,6 +109,13 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
     )
 
 
+def _peaks(tenant: Tenant, version: ModelVersion, settings: configs.Settings) -> tuple[Measured, ...]:
+    """What engines measured of this version under the very same config."""
+    with scope.tenant(tenant.id):
+        config = ServingConfig.objects.filter(digest=settings.digest).values_list("id", flat=True).first()
+    return measured({(version.id, config)}).get((version.id, config), ()) if config is not None else ()
+
+
 def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str, str]:
     if refused is None:
         return "", f"{counted(replicas, 'replica')} would find a place now.", ""
@@ -104,12 +123,13 @@ def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str
     return refused.reason, first + refused.message, refused.would_fit_if
 
 
-def _need_shown(answer: Answer, needs: Mapping[str, Need]) -> Need:
-    """The need on the chosen device; else on the kind of device that there is; else on a CPU where it runs there."""
+def _need_shown(answer: Answer) -> Need:
+    """The need on the chosen device; else on the device that stands nearest; else on a CPU where it runs there."""
     if answer.need is not None:
         return answer.need
-    kinds = [candidate.device.kind for candidate in answer.candidates if candidate.device.kind in needs]
-    return needs[kinds[0]] if kinds else needs.get("cpu", next(iter(needs.values())))
+    needs = answer.ask.needs
+    near = (need_on(candidate.device, needs) for candidate in answer.candidates)
+    return next((need for need in near if need is not None), needs.get("cpu", in_order(needs)[0]))
 
 
 def _over_quota(tenant: Tenant, replicas: int, taken: list[Need]) -> str:

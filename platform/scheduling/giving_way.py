@@ -1,4 +1,7 @@
-"""Carrying out a relief: who must go for another drains, in one transaction, after everything is checked again."""
+"""Carrying out a relief, in one transaction, after everything is checked again.
+
+Who finds no place elsewhere drains. Who does serves on until its successor serves there, and then drains.
+"""
 
 import logging
 import uuid
@@ -27,7 +30,7 @@ RECLAIMED_TEXT: Final = "It gave its place back: it was above what is guaranteed
 
 
 def give_way(answer: Answer) -> int:
-    """Drain the victims of ``answer.relief``; return how many. Nobody goes when the plan is not true any more."""
+    """Let the victims of ``answer.relief`` go; return how many. Nobody goes when the plan is not true any more."""
     try:
         return _give_way(answer)
     except (errors.StaleTransition, errors.Unavailable) as exc:
@@ -46,13 +49,17 @@ def _give_way(answer: Answer) -> int:
         deployments = {row.id: row for row in rows.filter(id__in=keys).order_by("id")}
         _check(answer, victims, deployments)
         changes = Changes()
-        drained = 0
+        asked = 0
+        movable = {holder.replica_id for holder, _node in answer.relief.moves} if answer.relief is not None else set()
         asking = deployments[answer.ask.deployment_id]
         for key in sorted({victim.deployment_id for victim in victims}):
             going = {v.replica_id: _words(v, asking) for v in victims if v.deployment_id == key}
-            drained += serving.give_way(deployments[key], going, changes)
+            moving = {replica_id: words for replica_id, words in going.items() if replica_id in movable}
+            ending = {replica_id: words for replica_id, words in going.items() if replica_id not in movable}
+            asked += serving.give_way(deployments[key], ending, changes) if ending else 0
+            asked += serving.move_away(deployments[key], moving, changes) if moving else 0
         changes.announce()
-    return drained
+    return asked
 
 
 def _check(answer: Answer, victims: Sequence[HolderView], deployments: dict[uuid.UUID, Deployment]) -> None:

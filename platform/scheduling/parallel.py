@@ -82,11 +82,23 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """``floor_tokens`` must fit in one replica's KV cache, ``load_tokens`` in all replicas together."""
+    """``floor_tokens`` must fit in one replica's KV cache, ``load_tokens`` in all replicas together.
+
+    ``overhead_bytes`` is what every rank has beside weights and cache, and ``communicators_bytes`` what it has more
+    when there are several; 0: as typical engines have.
+    """
 
     floor_tokens: int
     load_tokens: int = 0
     tp_over_pcie: bool = False
+    overhead_bytes: int = 0
+    communicators_bytes: int = 0
+
+    def overhead(self, tp: int, pp: int) -> int:
+        """Bytes per rank beside weights and cache."""
+        if self.overhead_bytes:
+            return self.overhead_bytes + (self.communicators_bytes if tp * pp > 1 else 0)
+        return OVERHEAD_BYTES if tp == pp == 1 else SPREAD_OVERHEAD_BYTES if pp == 1 else STAGED_OVERHEAD_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,10 +130,20 @@ class Option:
         """What one rank sends per token."""
         return sum(each.bytes_per_token for each in self.collectives)
 
+    @property
+    def sentence(self) -> str:
+        """``TP4 x PP2: 16.4 GiB of weights per device, 36.9 GiB left for KV cache; all-reduce over NVLink 4 …``."""
+        told = f"{self.name}: {size(self.weights_bytes)} of weights per device, {self.kv_tokens} tokens of KV cache"
+        wires = (
+            f"{each.name} over {each.link.name}, {each.bytes_per_token} bytes per token" for each in self.collectives
+        )
+        return "; ".join((told, *wires))
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "name": self.name, "tp": self.tp, "pp": self.pp, "ep": self.ep, "replicas": self.replicas,
+            "name": self.name, "sentence": self.sentence, "tp": self.tp, "pp": self.pp, "ep": self.ep,
+            "replicas": self.replicas,
             "weights_bytes_per_rank": self.weights_bytes, "kv_budget_bytes_per_rank": self.kv_budget_bytes,
             "kv_tokens": self.kv_tokens, "bytes_per_token": self.bytes_per_token,
             "collectives": [each.as_dict() for each in self.collectives], "why_not": self.why_not,
@@ -135,10 +157,18 @@ class Choice:
     chosen: Option | None
     rejected: tuple[Option, ...]
 
+    @property
+    def sentence(self) -> str:
+        """The way that was chosen with its numbers, or the nearest reason why none works."""
+        if self.chosen is None:
+            return f"{self.rejected[0].name}: {self.rejected[0].why_not}." if self.rejected else ""
+        return self.chosen.sentence
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "chosen": self.chosen.as_dict() if self.chosen else None,
+            "sentence": self.sentence,
             "rejected": [option.as_dict() for option in self.rejected],
         }
 
@@ -157,6 +187,19 @@ def choose(model: ModelFacts, hardware: Hardware, wanted: Wanted) -> Choice:
     if chosen is not None and wanted.load_tokens > chosen.kv_tokens:
         chosen = dataclasses.replace(chosen, replicas=math.ceil(wanted.load_tokens / chosen.kv_tokens))
     return Choice(chosen, tuple(rejected))
+
+
+def option_as_given(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, pp: int) -> Choice:
+    """The way that was asked for, or why it cannot be; what would have been chosen is among the others."""
+    given = _option(model, hardware, wanted, tp=tp, pp=pp)
+    if not given.why_not and tp > hardware.domain:
+        given = dataclasses.replace(
+            given, why_not=f"{tp} ranks need one domain of {tp}; the largest has {hardware.domain}"
+        )
+    free = choose(model, hardware, wanted)
+    others = [option for option in (free.chosen, *free.rejected) if option is not None]
+    rest = tuple(option for option in others if (option.tp, option.pp, option.ep) != (tp, pp, 1))
+    return Choice(None, (given, *rest)) if given.why_not else Choice(given, rest)
 
 
 def _not_needed(chosen: Option, option: Option) -> str:
@@ -210,7 +253,7 @@ def _illegal(model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int) -> 
 
 
 def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, pp: int) -> Option:
-    overhead = OVERHEAD_BYTES if tp == pp == 1 else SPREAD_OVERHEAD_BYTES if pp == 1 else STAGED_OVERHEAD_BYTES
+    overhead = wanted.overhead(tp, pp)
     weights = model.weights_per_rank(tp, pp)
     budget = hardware.usable_bytes - weights - overhead
     tokens = max(0, budget) // model.kv_bytes_per_token(tp, pp)
@@ -236,7 +279,8 @@ def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, p
 def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int) -> Option:
     """Experts spread over the ranks, attention whole on each: every rank keeps the KV cache of its own requests."""
     weights = model.weights_bytes - model.expert_bytes + math.ceil(model.expert_bytes / ranks)
-    budget = hardware.usable_bytes - weights - SPREAD_OVERHEAD_BYTES
+    overhead = wanted.overhead(ranks, 1)
+    budget = hardware.usable_bytes - weights - overhead
     tokens = ranks * (max(0, budget) // model.kv_bytes_per_token(1, 1))
     out = 1 if model.block > 1 else model.width
     moved = all_to_all(
@@ -248,7 +292,7 @@ def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int) 
         why_not = why_not or f"all-to-all over {hardware.link.name}: {moved.bytes_per_token} bytes per token and rank"
     return Option(
         tp=1, pp=1, ep=ranks, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens, collectives=(moved,),
-        why_not=why_not or _too_big(hardware, weights, SPREAD_OVERHEAD_BYTES, budget, tokens, wanted),
+        why_not=why_not or _too_big(hardware, weights, overhead, budget, tokens // ranks, wanted),
     )  # fmt: skip
 
 

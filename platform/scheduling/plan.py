@@ -4,17 +4,19 @@ Same snapshot, same demand, same asks: same plan.
 """
 
 import dataclasses
+import itertools
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduling import rank, relief
 from scheduling.answers import Answer, Ask, Candidate, HolderLine, Place
+from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.feasible import explain
-from scheduling.need import KINDS, Need, charge
+from scheduling.need import Need, charge, in_order
 from scheduling.snapshot import UNLIMITED, DeviceView, NodeView, Snapshot, TenantView
 from scheduling.verdicts import Verdicts, VerdictsByNeeds
 from scheduling.words import size
@@ -47,7 +49,7 @@ class Planner:
         affordable, over = self._affordable(ask)
         shown = explained or self.board.device_count <= SMALL_FLEET
         before = self._shown(ask) if shown else ((), {})
-        for need in affordable:
+        for need in self._in_turn(affordable, ask):
             spots = self._spots(need, ask)
             if spots:
                 places = self._places(spots, need)
@@ -61,7 +63,7 @@ class Planner:
 
     def _affordable(self, ask: Ask) -> tuple[list[Need], str]:
         """The needs that quota allows, best kind first; and the sentence where it allows none."""
-        needs = [ask.needs[kind] for kind in KINDS if kind in ask.needs]
+        needs = in_order(ask.needs)
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None:
             return needs, ""
@@ -94,9 +96,23 @@ class Planner:
     def _least_millis(self, needs: Sequence[Need]) -> int:
         return min(cost for need in needs for cost in self._millis_by_product(need).values())
 
+    def _in_turn(self, needs: Sequence[Need], ask: Ask) -> Iterator[Need]:
+        """The better kind first; where products of a kind need different amounts, the one that costs least."""
+        for _kind, group in itertools.groupby(needs, key=lambda need: need.kind):
+            members = list(group)
+            alike = [need for need in members if need.choice is None and need.stages == 1]
+            if len(alike) > 1:
+                cheapest = min(alike, key=lambda need: self._cost(need, ask))
+                members = [cheapest, *(need for need in members if need is not cheapest)]
+            yield from members
+
+    def _cost(self, need: Need, ask: Ask) -> float:
+        spot = rank.best(self.board, need, _wish(ask))
+        return NEVER if spot is None else self.board.scores(need).costs[spot.bin]
+
     def _spots(self, need: Need, ask: Ask) -> list[Spot]:
         """Groups for all stages, booked; nothing is booked when one of them finds none."""
-        wish = rank.Wish(ask.deployment_id, ask.desired, ask.files, ask.avoid)
+        wish = _wish(ask)
         if need.stages == 1:
             spot = rank.best(self.board, need, wish)
             if spot is None:
@@ -210,7 +226,7 @@ class Planner:
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None or not ask.needs:
             return (0, 0.0)
-        need = next(ask.needs[kind] for kind in (*KINDS, *ask.needs) if kind in ask.needs)
+        need = in_order(ask.needs)[0]
         entitled = tenant.within_guarantee(need.total_bytes)
         return (0, 0.0) if entitled else (1, tenant.over_share(need.total_bytes))
 
@@ -235,6 +251,10 @@ def plan(
             if not queues[turn]:
                 del queues[turn]
     return answers
+
+
+def _wish(ask: Ask) -> rank.Wish:
+    return rank.Wish(ask.deployment_id, ask.desired, ask.files, ask.avoid)
 
 
 def _largest_per_product(snapshot: Snapshot) -> dict[tuple[str, str], list[DeviceView]]:

@@ -4,22 +4,26 @@ import dataclasses
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import Count, Q
 
-from fleet.models import Device, Isolation, Node, Partition
+from fleet.models import Device, DeviceKind, Node, Partition
 from fleet.states import DeviceState, NodeState
 from kernel import scope
+from kernel.isolation import Isolation
 from quotas.amount import UNLIMITED, Amount
 from quotas.models import TenantQuota
 from quotas.selectors import defaults
 from quotas.weights import device_millis
+from scheduling import topology
 from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
 from serving.models import Replica
 from serving.selectors import slices_of, weighted
 from serving.states import MAY_GIVE_WAY, ReplicaState
 
+#: Parts of a ledger that stand for memory in use.
+_HELD: Final = ("weights_bytes", "workspace_bytes", "context_bytes", "kv_total_bytes")
 _OWNED: Final = frozenset({Isolation.EXCLUSIVE.value, Isolation.MIG.value})
 
 
@@ -40,18 +44,21 @@ def take(
         devices = devices.filter(node_id__in=only_nodes)
         nodes = nodes.filter(id__in=only_nodes)
     stored = _stored(wanted_files)
-    counts = _replica_counts()
-    held = _isolations()
+    counts = _replica_counts(only_nodes)
+    held = _isolations(only_nodes)
     node_views = {
         node.id: _node_view(node, stored.get(node.id, frozenset()), counts.get(node.id, {})) for node in nodes
     }
     books = _books() if holders_of else None
     tenants = _tenants(books, holders_of, and_holders=True) if books is not None else {}
     rows: Sequence[Device] = list(devices.select_related("parent").order_by("node__name", "uuid"))
+    linked = topology.domains(
+        topology.Linked(row.id, row.uuid, row.node_id, row.facts) for row in rows if row.parent_id is None
+    )
     return Snapshot(
         node_views,
         tuple(
-            _device_view(row, held.get(row.id, frozenset()))
+            _device_view(row, held.get(row.id, Counter()), linked.get(row.id, ""))
             for row in rows
             if row.node_id in node_views and not row.is_cut
         ),
@@ -72,11 +79,15 @@ def _node_view(node: Node, stored: frozenset[str], replicas: Mapping[uuid.UUID, 
         held_millicpus=node.held_millicpus,
         stored=stored,
         replicas=replicas,
+        mps=node.has_mps,
+        rdma=topology.has_rdma(node.facts),
+        fault_domain=node.fault_domain,
     )
 
 
-def _device_view(row: Device, isolations: frozenset[str]) -> DeviceView:
-    """A MIG instance is as well as its GPU."""
+def _device_view(row: Device, isolations: Mapping[str, int], link_domain: str) -> DeviceView:
+    """A MIG instance is as well as its GPU. The shares of a device are all of one kind."""
+    shares = [each for each in isolations if each not in _OWNED]
     sick = row.parent if row.parent is not None and row.parent.state != DeviceState.HEALTHY else row
     return DeviceView(
         id=row.id,
@@ -91,8 +102,14 @@ def _device_view(row: Device, isolations: frozenset[str]) -> DeviceView:
         held_bytes=row.held_bytes,
         stand_in=row.stand_in,
         gpu_millis=device_millis(row.kind, *slices_of(row)),
-        exclusive=bool(isolations & _OWNED),
-        shared=bool(isolations - _OWNED),
+        exclusive=len(shares) < len(isolations),
+        shared=bool(shares),
+        shared_as=shares[0] if shares else "",
+        sharers=sum(isolations.values()),
+        held_millis=row.held_percent * 10,
+        profile=str(row.facts.get("profile", "")) if row.parent_id is not None else "",
+        link_domain=link_domain,
+        link=topology.link_of(row.facts) if row.parent is None and row.kind != DeviceKind.CPU else "",
         parent=row.parent.uuid if row.parent is not None else "",
     )
 
@@ -111,11 +128,13 @@ class _Books:
 def _books() -> _Books:
     holdings: dict[uuid.UUID, list[Holding]] = {}
     millis: Counter[uuid.UUID] = Counter()
+    used = _host_used()
     for part in Partition.objects.select_related("device").order_by("replica_id", "rank"):
         holdings.setdefault(part.replica_id, []).append(
             Holding(
-                device_id=part.device_id, memory_bytes=part.memory_bytes,
-                exclusive=part.isolation in _OWNED, host_bytes=part.host_bytes, millicpus=part.millicpus,
+                device_id=part.device_id, memory_bytes=part.memory_bytes, host_used_bytes=used.get(part.replica_id, 0),
+                millis=part.thread_percentage * 10, exclusive=part.isolation in _OWNED, host_bytes=part.host_bytes,
+                millicpus=part.millicpus, isolation=part.isolation,
             )
         )  # fmt: skip
         millis[part.replica_id] += weighted(part)
@@ -129,6 +148,18 @@ def _books() -> _Books:
     return _Books({key: tuple(held) for key, held in holdings.items()}, millis, owners, bytes_of, millis_of)
 
 
+def _host_used() -> dict[uuid.UUID, int]:
+    """Of replicas on a CPU, the memory that their engines said they hold: it is the machine's."""
+    parts = Partition.objects.filter(device__kind=DeviceKind.CPU).values("replica_id")
+    with scope.all_tenants():
+        rows = Replica.objects.filter(id__in=parts).exclude(ledger=None).values_list("id", "ledger")
+        return {key: _held_by(ledger or {}) for key, ledger in rows}
+
+
+def _held_by(ledger: Mapping[str, Any]) -> int:
+    return sum(int(ledger.get(name) or 0) for name in _HELD)
+
+
 def _holders(
     books: _Books, tenants: Mapping[uuid.UUID, TenantView], asking: Collection[uuid.UUID]
 ) -> tuple[HolderView, ...]:
@@ -136,7 +167,8 @@ def _holders(
     shown = {*asking, *(tenant.id for tenant in tenants.values() if tenant.borrowed(0, 0))}
     with scope.all_tenants():
         live = Replica.objects.filter(id__in=books.holdings).exclude(node=None)
-        wanted = live.filter(Q(tenant_id__in=shown) | Q(state=ReplicaState.DRAINING) | Q(recalled=True))
+        going = Q(state=ReplicaState.DRAINING) | Q(recalled=True) | Q(moving_at__isnull=False)
+        wanted = live.filter(Q(tenant_id__in=shown) | going)
         rows = list(wanted.select_related("deployment__endpoint").defer("log_tail", "ledger", "stats", "explanation"))
     return tuple(
         HolderView(
@@ -146,8 +178,8 @@ def _holders(
             label=f"{row.deployment.endpoint.name}/{row.short_id}",
             priority=row.deployment.rank,
             holdings=books.holdings[row.id],
-            endable=row.state in MAY_GIVE_WAY and not row.recalled,
-            leaving=row.state == ReplicaState.DRAINING or row.recalled,
+            endable=row.state in MAY_GIVE_WAY and not row.recalled and row.moving_at is None,
+            leaving=row.state == ReplicaState.DRAINING or row.recalled or row.moving_at is not None,
             gpu_millis=books.millis[row.id],
         )
         for row in sorted(rows, key=lambda each: each.id)
@@ -197,13 +229,15 @@ def _line(
     return firm.as_number(), limit.as_number()
 
 
-def _isolations() -> dict[uuid.UUID, frozenset[str]]:
-    """How each device that somebody holds is held."""
-    found: dict[uuid.UUID, set[str]] = {}
-    rows = Partition.objects.order_by().values_list("device_id", "isolation").distinct()
-    for device_id, isolation in rows:
-        found.setdefault(device_id, set()).add(isolation)
-    return {device_id: frozenset(values) for device_id, values in found.items()}
+def _isolations(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID, Counter[str]]:
+    """How often and in which ways each device that somebody holds is held."""
+    found: dict[uuid.UUID, Counter[str]] = {}
+    rows = Partition.objects.order_by()
+    if only_nodes is not None:
+        rows = rows.filter(device__node_id__in=only_nodes)
+    for device_id, isolation, count in rows.values_list("device_id", "isolation").annotate(count=Count("id")):
+        found.setdefault(device_id, Counter())[isolation] += count
+    return found
 
 
 def _stored(wanted: Collection[str]) -> dict[uuid.UUID, frozenset[str]]:
@@ -214,17 +248,14 @@ def _stored(wanted: Collection[str]) -> dict[uuid.UUID, frozenset[str]]:
     return {node_id: asked.intersection(kept) for node_id, kept in rows}
 
 
-def _replica_counts() -> dict[uuid.UUID, dict[uuid.UUID, int]]:
-    """Per node, how many replicas of each deployment it has."""
+def _replica_counts(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID, dict[uuid.UUID, int]]:
+    """Per node, how many replicas of each deployment it has; of one on several nodes, that of the first rank."""
     found: dict[uuid.UUID, dict[uuid.UUID, int]] = {}
     with scope.all_tenants():
-        rows = (
-            Replica.objects.exclude(node=None)
-            .exclude(state=ReplicaState.STOPPED)
-            .order_by()
-            .values_list("node_id", "deployment_id")
-            .annotate(count=Count("id"))
-        )
-        for node_id, deployment_id, count in rows:
+        rows = Replica.objects.exclude(node=None).exclude(state=ReplicaState.STOPPED).order_by()
+        if only_nodes is not None:
+            rows = rows.filter(node_id__in=only_nodes)
+        placed = rows.values_list("node_id", "deployment_id").annotate(count=Count("id"))
+        for node_id, deployment_id, count in placed:
             found.setdefault(node_id, {})[deployment_id] = count
     return found

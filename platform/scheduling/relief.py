@@ -14,6 +14,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 
+from kernel.isolation import Isolation, Requirement
 from scheduling.answers import Ask
 from scheduling.bins import NEVER, Bin
 from scheduling.board import Board, Spot
@@ -159,6 +160,8 @@ def reserve(board: Board, found: Relief) -> None:
             held_millis=max(now.held_millis, then.held_millis),
             exclusive=now.exclusive or then.exclusive,
             shared=now.shared or then.shared,
+            shared_as=now.shared_as or then.shared_as,
+            sharers=max(now.sharers, then.sharers),
         )
         for now, then in zip(devices, before[1], strict=True)
     ]
@@ -216,7 +219,7 @@ def _fits(each: Bin, need: Need) -> bool:
 
 def remove(each: Bin, board: Board, holder: HolderView) -> None:
     """Take what ``holder`` has off a node of the board."""
-    host = cpu = 0
+    host = cpu = used = 0
     for holding in holder.holdings:
         bin_at, device_at = board.device_position[holding.device_id]
         if bin_at != each.index:
@@ -229,14 +232,17 @@ def remove(each: Bin, board: Board, holder: HolderView) -> None:
             held_millis=millis,
             exclusive=device.exclusive and not holding.exclusive,
             shared=device.shared and left > 0,
+            shared_as=device.shared_as if left > 0 else "",
+            sharers=max(device.sharers - 1, 0),
         )
         host += holding.host_bytes
         cpu += holding.millicpus
+        used += holding.host_used_bytes
     each.node = dataclasses.replace(
         each.node,
         held_host_bytes=each.node.held_host_bytes - host,
         held_millicpus=each.node.held_millicpus - cpu,
-        memory_available_bytes=each.node.memory_available_bytes + host,
+        memory_available_bytes=each.node.memory_available_bytes + used,
     )
     each.refresh()
 
@@ -279,4 +285,5 @@ def need_of(board: Board, holder: HolderView) -> Need:
         millis=max(holding.millis for holding in holder.holdings),
         devices=len(holder.holdings),
         whole=first.exclusive,
+        least=Requirement.MPS.value if first.isolation == Isolation.MPS else Requirement.ANY.value,
     )

@@ -19,7 +19,7 @@ class NodeView:
     """A node. ``stored`` are digests it keeps of those that were asked about; ``replicas`` counts by deployment.
 
     ``fault_domain`` is what fails together (a rack, a power feed); "" is the node by itself. ``rdma`` says that its
-    devices reach other nodes without passing through the host.
+    devices reach other nodes without passing through the host, ``mps`` that its driver can limit shares of a GPU.
     """
 
     id: uuid.UUID
@@ -34,6 +34,7 @@ class NodeView:
     replicas: Mapping[uuid.UUID, int] = dataclasses.field(default_factory=dict)
     fault_domain: str = ""
     rdma: bool = False
+    mps: bool = False
 
     @property
     def free_host_bytes(self) -> int:
@@ -49,7 +50,11 @@ class NodeView:
 class DeviceView:
     """A device or a MIG instance; ``exclusive`` when somebody has all of it, ``shared`` when somebody has a part.
 
-    ``link_domain`` names the devices that reach each other over NVLink; "" is none. ``parent`` is the GPU of a MIG
+    ``shared_as`` is the one kind of all its shares ("": there are none), ``sharers`` their number, ``profile`` the
+    shape of a MIG instance.
+
+    ``link_domain`` names the devices that reach each other over NVLink; "" is none. ``link`` is the best link to others
+    of its node. ``parent`` is the GPU of a MIG
     instance. ``gpu_millis`` is what it counts of a GPU (0: a CPU). On a ``stand_in`` no engine runs: it is simulated,
     and so is what runs there.
     """
@@ -69,9 +74,13 @@ class DeviceView:
     millis: int = WHOLE_MILLIS
     held_millis: int = 0
     link_domain: str = ""
+    link: str = ""
     parent: str = ""
     stand_in: bool = False
     gpu_millis: int = 0
+    profile: str = ""
+    shared_as: str = ""
+    sharers: int = 0
 
     @property
     def free_bytes(self) -> int:
@@ -88,7 +97,11 @@ class DeviceView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What one rank of a replica has of a device, and of the node beside it."""
+    """What one rank of a replica has of a device, and of the node beside it.
+
+    ``host_used_bytes`` of the ``host_bytes`` that were promised to it are known to be in use: that much of the memory
+    of the machine comes back when it ends.
+    """
 
     device_id: uuid.UUID
     memory_bytes: int
@@ -96,6 +109,8 @@ class Holding:
     exclusive: bool = False
     host_bytes: int = 0
     millicpus: int = 0
+    isolation: str = ""
+    host_used_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from catalog.models import Revision
+from catalog.models import ModelVersion, Revision, ServingConfig
 from fleet.models import Node
 from kernel import ids
 from kernel.scope import ScopedManager
@@ -146,7 +146,10 @@ class Replica(models.Model):
     while; ``retry_at`` is when a failed or given-back replica may be placed again. ``recalled`` is set on a failed
     replica that its node was told to give up. ``node_generation`` is the node's assignment counter at the last change
     of what the node should do with it: only a report that has applied it proves that the replica is gone.
-    ``explanation`` keeps the planner's last answer: why here, or why not.
+    ``explanation`` keeps the planner's last answer: why here, or why not. ``parallel`` is empty for one device; else
+    how the ranks divide the work (``tensor``, ``pipeline``, ``expert``) and the ``port`` of the first rank's node where
+    they meet. ``node`` is that of the first rank; where there are more, each has a :class:`Member`. ``moving_at`` is
+    when it was asked to leave its place for another once its successor serves; ``moving`` has reason and message.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -169,6 +172,9 @@ class Replica(models.Model):
     recalled = models.BooleanField(default=False)
     node_generation = models.BigIntegerField(default=0)
     explanation = models.JSONField(default=dict)
+    parallel = models.JSONField(default=dict)
+    moving_at = models.DateTimeField(null=True)
+    moving = models.JSONField(default=dict)
     ledger = models.JSONField(null=True)
     stats = models.JSONField(null=True)
     observed_at = models.DateTimeField(null=True)
@@ -197,3 +203,64 @@ class Replica(models.Model):
     def short_id(self) -> str:
         """The last eight hexadecimal digits: UUIDv7 keeps its random part there."""
         return self.id.hex[-8:]
+
+
+class Member(models.Model):
+    """One of several nodes that run ranks of one replica. Replicas on one node have none.
+
+    ``node_generation`` is as on the replica, for this node; ``phase``, ``reason`` and ``message`` are what it reported
+    of its ranks ("" until it has). ``gone``: it has proved that they have ended, and their partitions are free.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "replica__tenant_id"
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="members")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="+")
+    node_generation = models.BigIntegerField(default=0)
+    phase = models.CharField(max_length=16, blank=True)
+    reason = models.CharField(max_length=64, blank=True)
+    message = models.TextField(blank=True)
+    gone = models.BooleanField(default=False)
+
+    objects = ScopedManager["Member"]()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["replica", "node"], name="member_once_per_node")]
+
+    def __str__(self) -> str:
+        return f"{self.replica_id} on {self.node_id}"
+
+
+class Peak(models.Model):
+    """The most that engines measured of a version under one serving config on one product of device; bytes.
+
+    ``workspace_bytes`` is one step at the largest batch that the config allows, measured as the engine starts.
+    """
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    version = models.ForeignKey(ModelVersion, on_delete=models.CASCADE, related_name="+")
+    serving_config = models.ForeignKey(ServingConfig, on_delete=models.CASCADE, related_name="+")
+    kind = models.CharField(max_length=16)
+    product = models.CharField(max_length=120)
+    weights_bytes = models.BigIntegerField()
+    workspace_bytes = models.BigIntegerField()
+    context_bytes = models.BigIntegerField()
+    measured_at = models.DateTimeField()
+
+    objects = ScopedManager["Peak"]()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["version", "serving_config", "kind", "product"], name="peak_once_per_profile"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.version_id} on {self.product}"

@@ -12,12 +12,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from django.db.models import Q
+
 from fleet.changes import Changes
 from fleet.models import Node
+from fleet.states import ALIVE
 from kernel import clock, machine, scope
 from kernel.actors import Actor
 from ledger.record import record_move
-from serving.models import Replica
+from serving import members, peaks
+from serving.models import Member, Replica
 from serving.reconcile import cycle
 from serving.states import OBSERVED, REPLICA, RUNNING_ON_NODE, SERVING, ReplicaState
 from telemetry import series
@@ -110,24 +114,115 @@ def observe_replicas(
     """Apply a report's replicas to the rows of ``node``, in the caller's transaction. The caller announces."""
     by_id = {observation.replica_id: observation for observation in seen}
     points: list[series.Point] = []
+    measured: list[peaks.Seen] = []
     with scope.all_tenants():
+        beside = Member.objects.filter(node=node).values("replica_id")
         rows = list(
             Replica.objects.select_for_update(no_key=True)
-            .filter(node=node)
+            .filter(Q(node=node) | Q(id__in=beside))
             .exclude(state=ReplicaState.STOPPED)
             .order_by("id")
         )
+        together = _members([row.id for row in rows if row.parallel])
         for row in rows:
             observation = by_id.get(row.id)
+            if row.node_id != node.id:
+                _follow(row, node, observation, together[row.id], applied_generation, changes)
+                continue
             decision = decide(row, observation, applied_generation=applied_generation)
+            if row.id in together:
+                decision = joined(decision, row, members.others(row, together[row.id]))
             _apply(row, observation, decision, actor, changes)
             if observation is not None and decision.effect in (Effect.MEASURE, Effect.MOVE):
-                points += _measure(row, observation, decision, changes)
+                points += _measure(row, observation, decision, changes, measured)
+        peaks.note(measured)
     if points:
         series.write(points)
 
 
+def _members(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[Member]]:
+    """The nodes of those that have several."""
+    found: dict[uuid.UUID, list[Member]] = {}
+    if replica_ids:
+        for member in Member.objects.select_related("node").filter(replica_id__in=replica_ids).order_by("id"):
+            found.setdefault(member.replica_id, []).append(member)
+    return found
+
+
+def joined(decision: Decision, row: Replica, others: Sequence[Member]) -> Decision:
+    """What the first node's report means once what the ``others`` said of their ranks is counted in (pure).
+
+    It serves only while all of them do, and what was unreachable stays so while one of its nodes is silent.
+    """
+    if decision.to not in SERVING:
+        return decision
+    silent = next((member for member in others if not member.gone and member.node.state not in ALIVE), None)
+    if silent is not None:
+        return (
+            _MEASURE if row.state == ReplicaState.UNREACHABLE else dataclasses.replace(decision, effect=Effect.MEASURE)
+        )
+    failed = next((member for member in others if member.phase == ReplicaState.FAILED), None)
+    waiting = next((member for member in others if member.phase not in SERVING), None)
+    if failed is not None:
+        to, reason = ReplicaState.FAILED, "RankFailed"
+        message = f"Ranks on node {failed.node.name} failed: {failed.message or failed.reason or 'no details'}"
+    elif waiting is not None:
+        to, reason = ReplicaState.WARMING, "WaitingForRanks"
+        message = f"Ranks on node {waiting.node.name} are not ready yet ({waiting.phase or 'not started'})."
+    else:
+        return decision
+    return Decision(Effect.MEASURE if to == row.state else Effect.MOVE, to, reason, message)
+
+
+def _follow(
+    row: Replica,
+    node: Node,
+    seen: Observation | None,
+    parts: Sequence[Member],
+    applied_generation: int,
+    changes: Changes,
+) -> None:
+    """A node that runs ranks beside the first one's: note what it says, or that it has proved their end."""
+    member = next(part for part in parts if part.node_id == node.id)
+    if member.gone or (seen is not None and seen.generation != row.generation):
+        return
+    told = applied_generation >= member.node_generation
+    if seen is None or seen.phase == ReplicaState.STOPPED:
+        if not told:
+            return
+        if row.state == ReplicaState.DRAINING or row.recalled:
+            changes.node(node.id)
+            if members.ended(row, node.id):
+                _all_ended(row, changes)
+        elif member.phase:
+            _say(member, ReplicaState.FAILED, "EngineGone", "The engine has ended; its node starts it again.")
+        return
+    if seen.phase in OBSERVED:
+        _say(member, seen.phase, seen.reason, seen.message)
+        if row.state in SERVING and seen.phase not in SERVING:
+            changes.wake(cycle.WAKE)
+
+
+def _say(member: Member, phase: str, reason: str, message: str) -> None:
+    now = (phase, reason[:64], message[:MAX_MESSAGE])
+    if (member.phase, member.reason, member.message) != now:
+        member.phase, member.reason, member.message = now
+        member.save(update_fields=["phase", "reason", "message"])
+
+
+def _all_ended(row: Replica, changes: Changes) -> None:
+    """Every node has proved the end of its ranks."""
+    if row.state == ReplicaState.DRAINING:
+        cycle.gone(row, "Stopped", changes)
+    else:
+        cycle.give_up(row, changes)
+
+
 def _apply(row: Replica, seen: Observation | None, decision: Decision, actor: Actor, changes: Changes) -> None:
+    ends = decision.effect in (Effect.GONE, Effect.GIVEN_UP)
+    if ends and row.parallel and row.node_id is not None and not members.ended(row, row.node_id):
+        changes.node(row.node_id)
+        return  # other nodes have not proved yet that their ranks have ended
     if decision.effect is Effect.GONE:
         reason = seen.reason if seen is not None and seen.reason else "Stopped"
         cycle.gone(row, reason[:64], changes)
@@ -159,8 +254,13 @@ def _move(
     changes.tenant(row.tenant_id, "deployments", row.deployment_id)
 
 
-def _measure(row: Replica, seen: Observation, decision: Decision, changes: Changes) -> list[series.Point]:
-    """Write the words that changed at once, the numbers every few seconds; return a point for the charts."""
+def _measure(
+    row: Replica, seen: Observation, decision: Decision, changes: Changes, measured: list[peaks.Seen]
+) -> list[series.Point]:
+    """Write the words that changed at once, the numbers every few seconds; return a point for the charts.
+
+    What the engine holds of memory goes to ``measured``.
+    """
     now = clock.now()
     values: dict[str, Any] = {"progress": seen.progress, "restarts": max(seen.restarts, 0)}
     if decision.reason is not None and decision.message is not None:
@@ -175,6 +275,9 @@ def _measure(row: Replica, seen: Observation, decision: Decision, changes: Chang
     values = {name: value for name, value in values.items() if getattr(row, name) != value}
     points: list[series.Point] = []
     if (seen.stats or seen.ledger) and (row.observed_at is None or now - row.observed_at >= MEASURE_EVERY):
+        if seen.ledger and row.state in SERVING:
+            larger = peaks.look(row, seen.ledger, row.ledger if row.observed_at is not None else None)
+            measured += [larger] if larger else []
         values |= {"ledger": seen.ledger, "stats": seen.stats, "observed_at": now}
         if row.observed_at is None or series.interval_of(row.observed_at) != series.interval_of(now):
             points.append(_point(row.id, now, seen))

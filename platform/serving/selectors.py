@@ -3,12 +3,14 @@
 import dataclasses
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 
 from fleet.holders import Holder
-from fleet.models import Device, Isolation, Partition
+from fleet.models import Device, Partition
 from kernel import scope
+from kernel.isolation import Isolation
 from quotas import usage, weights
 from quotas.amount import Amount, Kind
 from serving import conditions
@@ -54,7 +56,9 @@ class DeploymentDetail:
 def endpoints_of(tenant: Tenant) -> "QuerySet[Endpoint]":
     """Endpoints of ``tenant`` with deployments (and their replicas) and grants at hand, newest first."""
     with scope.tenant(tenant.id):
-        deployments = _with_replicas(Deployment.objects.order_by("id"))
+        deployments = _with_replicas(
+            Deployment.objects.select_related("revision__model", "revision__version").order_by("id")
+        )
         grants = Grant.objects.select_related("tenant").order_by("id")
         return Endpoint.objects.prefetch_related(
             Prefetch("deployments", deployments), Prefetch("grants", grants)
@@ -75,6 +79,18 @@ def deployments_of(tenant: Tenant) -> "QuerySet[Deployment]":
                 "endpoint", "revision__model", "revision__version", "revision__serving_config", "revision__runtime"
             ).order_by("-id")
         )
+
+
+def deployment_count(tenant: Tenant) -> int:
+    """How many deployments ``tenant`` has."""
+    with scope.tenant(tenant.id):
+        return Deployment.objects.count()
+
+
+def named_deployments(tenant: Tenant, limit: int) -> list[tuple[uuid.UUID, str]]:
+    """Ids and endpoints' names of the newest ``limit`` deployments, and nothing else of them."""
+    with scope.tenant(tenant.id):
+        return list(Deployment.objects.order_by("-id").values_list("id", "endpoint__name")[:limit])
 
 
 def _with_replicas(rows: "QuerySet[Deployment]") -> "QuerySet[Deployment]":
@@ -147,6 +163,18 @@ def callable_endpoints(tenant: Tenant) -> list[CallableEndpoint]:
     return sorted(found, key=lambda item: (not item.own, item.model))
 
 
+def granted_endpoints(tenant: Tenant) -> list[CallableEndpoint]:
+    """What other tenants let ``tenant`` call, by the name to call."""
+    with scope.all_tenants():
+        rows = Endpoint.objects.select_related("tenant").filter(grants__tenant=tenant).exclude(tenant=tenant).distinct()
+        whole = rows.prefetch_related(Prefetch("deployments", _with_replicas(Deployment.objects.order_by("id"))))
+        found = [
+            CallableEndpoint(row, f"{row.tenant.slug}/{row.name}", row.tenant, False, _health_for(tenant, row))
+            for row in whole
+        ]
+    return sorted(found, key=lambda item: item.model)
+
+
 def _health_for(tenant: Tenant, endpoint: Endpoint) -> Health:
     """Only the owner learns more than whether it answers."""
     health = endpoint_health(endpoint)
@@ -170,27 +198,38 @@ def describe_holders(replica_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, H
 
 
 def replicas_wanted(tenant: Tenant) -> int:
-    """Replicas that the tenant's running deployments ask for: what the quota counts."""
-    with scope.tenant(tenant.id):
-        running = Deployment.objects.filter(state=DeploymentState.RUNNING)
-        return int(running.aggregate(total=Sum("desired_replicas"))["total"] or 0)
+    """Replicas that the tenant's running deployments ask for."""
+    return wanted_by([tenant.id]).get(tenant.id, 0)
 
 
-def device_bytes_held(tenant: Tenant) -> int:
-    """Device memory that the tenant's replicas hold: what the quota counts."""
-    with scope.tenant(tenant.id):
-        replica_ids = Replica.objects.values("id")
-        return int(
-            Partition.objects.filter(replica_id__in=replica_ids).aggregate(total=Sum("memory_bytes"))["total"] or 0
-        )
+def wanted_by(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Replicas that the running deployments of each tenant ask for: what the quota counts."""
+    with scope.all_tenants():
+        running = Deployment.objects.filter(tenant_id__in=tenant_ids, state=DeploymentState.RUNNING)
+        return dict(running.order_by().values_list("tenant_id").annotate(total=Sum("desired_replicas")))
 
 
-def gpu_millis_held(tenant: Tenant) -> int:
-    """Thousandths of a GPU that the tenant's replicas hold, by slice: what the quota counts."""
-    with scope.tenant(tenant.id):
-        replica_ids = Replica.objects.values("id")
-        parts = Partition.objects.select_related("device").filter(replica_id__in=replica_ids)
-        return sum(weighted(part) for part in parts)
+def device_bytes_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Device memory that the replicas of each tenant hold: what the quota counts."""
+    with scope.all_tenants():
+        sums = _parts_held(tenant_ids).values_list("owner_id").annotate(total=Sum("memory_bytes")).order_by()
+        return dict(sums)
+
+
+def gpu_millis_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Thousandths of a GPU that the replicas of each tenant hold, by slice: what the quota counts."""
+    found: dict[uuid.UUID, int] = {}
+    with scope.all_tenants():
+        for part in _parts_held(tenant_ids).select_related("device"):
+            found[part.owner_id] = found.get(part.owner_id, 0) + weighted(part)
+    return found
+
+
+def _parts_held(tenant_ids: Collection[uuid.UUID]) -> QuerySet[Any]:
+    """Partitions that replicas of these tenants hold, each with its tenant as ``owner_id``. Needs a scope of all."""
+    mine = Replica.objects.filter(tenant_id__in=tenant_ids)
+    owner = Subquery(mine.filter(id=OuterRef("replica_id")).values("tenant_id")[:1])
+    return Partition.objects.filter(replica_id__in=mine.values("id")).annotate(owner_id=owner)
 
 
 def weighted(part: Partition) -> int:
@@ -201,6 +240,7 @@ def weighted(part: Partition) -> int:
         part.memory_bytes,
         device.memory_bytes,
         whole=part.isolation in (Isolation.EXCLUSIVE, Isolation.MIG),
+        compute=part.thread_percentage * 10,
     )
 
 
@@ -236,6 +276,13 @@ def replica_counts(tenant: Tenant) -> dict[str, int]:
     with scope.tenant(tenant.id):
         rows = Replica.objects.exclude(state=ReplicaState.STOPPED).values_list("state").annotate(count=Count("id"))
         return dict(rows)
+
+
+def replicas_by_tenant() -> dict[uuid.UUID, int]:
+    """How many replicas each tenant has that are not stopped; one query."""
+    with scope.all_tenants():
+        rows = Replica.objects.exclude(state=ReplicaState.STOPPED).order_by()
+        return dict(rows.values_list("tenant_id").annotate(count=Count("id")))
 
 
 def _health(deployment: Deployment, replicas: Iterable[Replica]) -> Health:

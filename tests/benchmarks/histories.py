@@ -10,6 +10,7 @@ Prints counts, the time of placing 1,000 replicas on 10,000 GPUs, and one JSON o
 
 import argparse
 import json
+import multiprocessing
 import os
 import time
 import uuid
@@ -70,23 +71,31 @@ def scale(replicas: int, gpus: int) -> dict[str, float]:
     }
 
 
+def one(seed: int) -> tuple[int, Counter[str], Counter[str], str]:
+    """One history, in a process of the pool: what was seen, and what was broken with the first details."""
+    history = History(seed)
+    history.run(STEPS)
+    return seed, history.seen, history.broken, history.first_wrong
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description="Random histories through the planner.")
     parser.add_argument("--count", type=int, default=int(os.environ.get("COUNT", "10000")), help="histories")
     parser.add_argument("--first", type=int, default=1, help="seed of the first")
     parser.add_argument("--no-scale", action="store_true", help="leave out the 10,000 GPUs")
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="histories at a time")
     options = parser.parse_args()
     broken: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     begin = time.perf_counter()
-    for seed in range(options.first, options.first + options.count):
-        history = History(seed)
-        history.run(STEPS)
-        seen += history.seen
-        broken += history.broken
-        if history.broken:
-            print(f"seed {seed}: {dict(history.broken)} {history.first_wrong}")
+    seeds = range(options.first, options.first + options.count)
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for seed, one_seen, one_broken, wrong in pool.imap_unordered(one, seeds, chunksize=20):
+            seen += one_seen
+            broken += one_broken
+            if one_broken:
+                print(f"seed {seed}: {dict(one_broken)} {wrong}", flush=True)
     seconds = time.perf_counter() - begin
     print(f"{options.count} histories of {STEPS} steps in {seconds:.1f} s")
     for name, count in sorted(seen.items()):

@@ -13,6 +13,7 @@ Prints tables, and one JSON object as its last line.
 import argparse
 import csv
 import json
+import multiprocessing
 import os
 import random
 import statistics
@@ -164,6 +165,27 @@ def replay(snapshot: Snapshot, pods: Sequence[Pod], demand: Demand | None) -> Ru
     return run
 
 
+class Task(NamedTuple):
+    """One list and seed, as a process of its own reads them."""
+
+    folder: str
+    nodes: str
+    name: str
+    seed: int
+    demand: str
+
+
+def measure(task: Task) -> Run:
+    """Replay one list and seed."""
+    folder = Path(task.folder)
+    snapshot = read_nodes(_node_list(folder, task.nodes))
+    capacity = sum(device.memory_bytes for device in snapshot.devices if device.kind == "cuda")
+    lists = dict(_pod_lists(folder))
+    known = {"past": None, "known": task.name}.get(task.demand, task.demand)
+    demand = mix(lists[known]) if known is not None else None
+    return replay(snapshot, arrivals(lists[task.name], capacity, task.seed), demand)
+
+
 def mix(pods: Sequence[Pod]) -> Demand:
     """The demand that a list stands for."""
     return Demand.seen(next(iter(pod.needs().values())).shape for pod in pods)
@@ -183,19 +205,20 @@ def main() -> None:
     result: dict[str, Any] = {}
     seconds: list[float] = []
     runs: dict[str, list[Run]] = {}
-    for name in chosen:
-        pods = lists[name]
-        demand = (
-            {"past": None, "known": mix(pods)}.get(options.demand)
-            if options.demand in ("past", "known")
-            else mix(lists[options.demand])
-        )
-        runs[name] = [
-            replay(snapshot, arrivals(pods, capacity, FIRST_SEED + seed), demand) for seed in range(options.seeds)
-        ]
-        seconds += [value for run in runs[name] for value in run.seconds]
-        result[f"unallocated_{name}"] = round(statistics.mean(run.unallocated[1.0] for run in runs[name]), 3)
-        _print_line(name, runs[name])
+    tasks = [
+        Task(options.traces, options.nodes, name, FIRST_SEED + seed, options.demand)
+        for name in chosen
+        for seed in range(options.seeds)
+    ]
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for task, run in zip(tasks, pool.imap(measure, tasks), strict=True):
+            here = runs.setdefault(task.name, [])
+            here.append(run)
+            if len(here) == options.seeds:
+                seconds += [value for each in here for value in each.seconds]
+                mean = statistics.mean(each.unallocated[1.0] for each in here)
+                result[f"unallocated_{task.name}"] = round(mean, 3)
+                _print_line(task.name, here)
     _print_failures(runs)
     result |= {"seeds": options.seeds, "demand": options.demand, **_quantiles(seconds)}
     print(json.dumps(result))
@@ -255,6 +278,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lists", default="", help="names of pod lists, by commas; default: all")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 42")
     parser.add_argument("--demand", default="known", help="known, past, or the name of another list")
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="lists replayed at a time")
     options = parser.parse_args()
     if not options.traces:
         parser.error("where are the lists? make bench-placement TRACES=FOLDER")

@@ -16,6 +16,41 @@ class FitIn(serializers.Serializer[Any]):
     replicas = serializers.IntegerField(min_value=1, max_value=MAX_REPLICAS, default=1)
 
 
+class CollectiveOut(serializers.Serializer[Any]):
+    """What the ranks of a replica send each other. ``bytes_per_token`` is what one rank sends per token of a step."""
+
+    name = serializers.CharField()
+    calls = serializers.IntegerField(help_text="Per step.")
+    bytes_per_token = serializers.IntegerField()
+    link = serializers.CharField()
+    overlap = serializers.CharField(help_text="Whether compute goes on meanwhile.")
+
+
+class ParallelOptionOut(serializers.Serializer[Any]):
+    """One way to spread a replica over devices, with its numbers; ``why_not`` is empty for one that works."""
+
+    name = serializers.CharField()
+    sentence = serializers.CharField()
+    tp = serializers.IntegerField(help_text="Ranks that share every layer.")
+    pp = serializers.IntegerField(help_text="Stages, each with a part of the layers.")
+    ep = serializers.IntegerField(help_text="Ranks that share the experts.")
+    replicas = serializers.IntegerField()
+    weights_bytes_per_rank = serializers.IntegerField()
+    kv_budget_bytes_per_rank = serializers.IntegerField()
+    kv_tokens = serializers.IntegerField()
+    bytes_per_token = serializers.IntegerField()
+    collectives = CollectiveOut(many=True)
+    why_not = serializers.CharField(allow_blank=True)
+
+
+class ParallelOut(serializers.Serializer[Any]):
+    """How a replica is spread over devices, and what else was looked at."""
+
+    chosen = ParallelOptionOut(allow_null=True)
+    sentence = serializers.CharField(allow_blank=True)
+    rejected = ParallelOptionOut(many=True)
+
+
 class NeedOut(serializers.Serializer[Any]):
     """What one replica needs; bytes, tokens, CPUs."""
 
@@ -33,6 +68,11 @@ class NeedOut(serializers.Serializer[Any]):
     cpus = serializers.FloatField()
     devices = serializers.IntegerField(help_text="Devices that one replica takes together, per stage.")
     stages = serializers.IntegerField()
+    isolation = serializers.CharField(help_text="The least that is accepted: any, mps, hardware, exclusive.")
+    mig_profile = serializers.CharField(allow_blank=True)
+    thread_percentage = serializers.FloatField(help_text="Of the multiprocessors, kept by MPS; 0: no limit.")
+    measured = serializers.BooleanField(help_text="From what engines measured on this product, not from arithmetic.")
+    parallel = ParallelOut(allow_null=True, help_text="Where one device is not enough, or a plan was asked for.")
 
 
 class CandidateOut(serializers.Serializer[Any]):
@@ -44,6 +84,9 @@ class CandidateOut(serializers.Serializer[Any]):
     kind = serializers.CharField()
     free_bytes = serializers.IntegerField()
     memory_bytes = serializers.IntegerField()
+    isolation = serializers.CharField(
+        allow_null=True, help_text="What a replica would have here: exclusive, mig, mps or cooperative."
+    )
     need_bytes = serializers.IntegerField(allow_null=True)
     fits = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True)

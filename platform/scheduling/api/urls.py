@@ -2,6 +2,10 @@
 
 from django.urls import path
 
+from scheduling.api.layouts import LayoutProposalsView
 from scheduling.api.views import FitView
 
-urlpatterns = [path("tenants/<slug:tenant>/fit", FitView.as_view(), name="fit")]
+urlpatterns = [
+    path("tenants/<slug:tenant>/fit", FitView.as_view(), name="fit"),
+    path("layouts/proposals", LayoutProposalsView.as_view(), name="layout-proposals"),
+]

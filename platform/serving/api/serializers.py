@@ -168,6 +168,11 @@ class ReplicaOut(serializers.Serializer[Any]):
     state_changed_at = serializers.DateTimeField(source="replica.state_changed_at")
     generation = serializers.IntegerField(source="replica.generation")
     node = serializers.CharField(source="replica.node.name", default=None, allow_null=True)
+    nodes = serializers.SerializerMethodField()
+    parallel = serializers.DictField(
+        source="replica.parallel",
+        help_text="How several ranks divide the work (tensor, pipeline, expert); empty on one device.",
+    )
     device = serializers.SerializerMethodField()
     memory_bytes = serializers.SerializerMethodField()
     isolation = serializers.SerializerMethodField()
@@ -181,6 +186,11 @@ class ReplicaOut(serializers.Serializer[Any]):
     ledger = serializers.DictField(source="replica.ledger", allow_null=True)
     stats = serializers.DictField(source="replica.stats", allow_null=True)
     explanation = serializers.DictField(source="replica.explanation")
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_nodes(self, row: PlacedReplica) -> list[str]:
+        """Every node that runs ranks of it, that of the first rank first."""
+        return list(dict.fromkeys(part.device.node.name for part in row.partitions))
 
     def get_device(self, row: PlacedReplica) -> str | None:
         return row.device.device.uuid if row.device else None

@@ -18,7 +18,8 @@ from kernel import clock, errors, machine, scope
 from kernel.actors import system
 from kernel.conflicts import retry_on_conflict
 from ledger.record import record, record_move
-from serving.models import Deployment, Replica
+from serving import members
+from serving.models import Deployment, Member, Replica
 from serving.reconcile import plan as planning
 from serving.reconcile.plan import Do, ReplicaView, Step
 from serving.states import MAY_GIVE_WAY, REPLICA, RUNNING_ON_NODE, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
@@ -35,6 +36,8 @@ GAVE_WAY: Final = "gave_way"
 ACTOR: Final = system("serving.reconcile")
 #: Partitions of devices that replicas are to leave; a MIG instance is as sick as its GPU.
 _ON_SICK_DEVICE: Final = Q(device__state__in=SICK) | Q(device__parent__state__in=SICK)
+#: States of nodes that their replicas leave.
+_LEFT: Final = (NodeState.LOST, NodeState.DRAINING, NodeState.DRAINED, NodeState.REMOVED)
 
 
 def settle(deployment: Deployment, changes: Changes) -> None:
@@ -72,12 +75,43 @@ def give_way(deployment: Deployment, going: Mapping[uuid.UUID, tuple[str, str]],
                 reason, told = going[replica.id]
                 _drain(replica, Step(replica.id, Do.DRAIN, reason, told), changes)
                 drained += 1
-        known = set(Replica.objects.filter(deployment=deployment).values_list("id", flat=True))
-        settle(deployment, changes)
-        if told:
-            made = Replica.objects.filter(deployment=deployment, state=ReplicaState.PENDING).exclude(id__in=known)
-            made.update(message=told, explanation={GAVE_WAY: told})
+        _settle_saying(deployment, told, changes)
     return drained
+
+
+def move_away(deployment: Deployment, going: Mapping[uuid.UUID, tuple[str, str]], changes: Changes) -> int:
+    """Ask replicas of a deployment, whose row the caller has locked, to leave their places; return how many.
+
+    ``going`` as in :func:`give_way`. Each serves on until its successor does, at most ``MOVE_PATIENCE``.
+    """
+    with scope.tenant(deployment.tenant_id):
+        told, asked = "", 0
+        for replica in _locked_replicas(deployment):
+            if replica.id in going and replica.state in MAY_GIVE_WAY and not (replica.recalled or replica.moving_at):
+                reason, told = going[replica.id]
+                words = {"reason": reason, "message": told}
+                Replica.objects.filter(id=replica.id).update(moving_at=clock.now(), moving=words)
+                record(
+                    actor=ACTOR,
+                    action="replica.moving",
+                    subject_kind="replica",
+                    subject_id=replica.id,
+                    tenant_id=deployment.tenant_id,
+                    subject_label=replica.short_id,
+                    data=words,
+                )
+                asked += 1
+        _settle_saying(deployment, told, changes)
+    return asked
+
+
+def _settle_saying(deployment: Deployment, told: str, changes: Changes) -> None:
+    """Settle; the successors that are made say why their predecessors had to go."""
+    known = set(Replica.objects.filter(deployment=deployment).values_list("id", flat=True))
+    settle(deployment, changes)
+    if told:
+        made = Replica.objects.filter(deployment=deployment, state=ReplicaState.PENDING).exclude(id__in=known)
+        made.update(message=told, explanation={GAVE_WAY: told})
 
 
 def _locked_replicas(deployment: Deployment) -> list[Replica]:
@@ -86,9 +120,11 @@ def _locked_replicas(deployment: Deployment) -> list[Replica]:
     Under the deployment's lock no replica gets a node, so the nodes found first are all there are.
     """
     rows = Replica.objects.filter(deployment=deployment).exclude(node=None)
-    list(Node.objects.select_for_update(no_key=True).filter(id__in=rows.values("node_id")).order_by("id"))
+    beside = Member.objects.filter(replica__deployment=deployment).values("node_id")
+    here = Node.objects.filter(Q(id__in=rows.values("node_id")) | Q(id__in=beside))
+    list(here.select_for_update(no_key=True).order_by("id"))
     locked = Replica.objects.select_for_update(of=("self",), no_key=True).select_related("node")
-    return list(locked.filter(deployment=deployment).order_by("id"))
+    return list(locked.filter(deployment=deployment).prefetch_related("members__node").order_by("id"))
 
 
 def _sick_devices(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Device]:
@@ -113,7 +149,9 @@ def _needing() -> list[uuid.UUID]:
     live = Q(replicas__state__in=[ReplicaState.PENDING, *RUNNING_ON_NODE])
     unrest = (
         Q(replicas__state__in=[ReplicaState.FAILED, ReplicaState.UNREACHABLE, ReplicaState.DRAINING])
-        | Q(replicas__node__state__in=[NodeState.LOST, NodeState.DRAINING, NodeState.DRAINED, NodeState.REMOVED])
+        | Q(replicas__node__state__in=_LEFT)
+        | Q(replicas__members__node__state__in=_LEFT, replicas__members__gone=False)
+        | Q(replicas__moving_at__isnull=False, replicas__state__in=RUNNING_ON_NODE)
         | Q(
             replicas__id__in=Partition.objects.filter(_ON_SICK_DEVICE).values("replica_id"),
             replicas__state__in=RUNNING_ON_NODE,
@@ -168,7 +206,7 @@ def _finish_node_drains() -> None:
 
 
 def _view(replica: Replica, sick: Device | None = None) -> ReplicaView:
-    node = replica.node
+    node = members.deciding_node(replica)
     return ReplicaView(
         id=replica.id,
         state=ReplicaState(replica.state),
@@ -179,6 +217,8 @@ def _view(replica: Replica, sick: Device | None = None) -> ReplicaView:
         recalled=replica.recalled,
         sick=faults.for_tenants(sick.reason) if sick is not None else "",
         dead=sick is not None and sick.dead,
+        moving_since=replica.moving_at,
+        moving=(replica.moving.get("reason", ""), replica.moving.get("message", "")),
     )
 
 
@@ -222,6 +262,7 @@ def _drain(replica: Replica, step: Step, changes: Changes) -> None:
 def _lose(replica: Replica, step: Step, changes: Changes) -> None:
     """The node was removed with everything it held; the replica starts over elsewhere on a new generation."""
     partitions.release(replica.id)
+    members.part(replica)
     fields = _unplaced(replica) | {"retry_at": clock.now()}
     if replica.state == ReplicaState.FAILED:
         Replica.objects.filter(id=replica.id).update(**fields, reason=step.reason, message=step.message)
@@ -232,6 +273,7 @@ def _lose(replica: Replica, step: Step, changes: Changes) -> None:
 
 def _abandon(replica: Replica, step: Step, changes: Changes) -> None:
     partitions.release(replica.id)
+    members.part(replica)
     _move(replica, ReplicaState.STOPPED, step, changes, node=None, address="")
 
 
@@ -268,15 +310,36 @@ def evict(node_id: uuid.UUID, changes: Changes) -> None:
     """The node is being removed, under its lock: its replicas are lost at once, and start again elsewhere."""
     with scope.all_tenants():
         rows = Replica.objects.select_for_update(of=("self",), no_key=True).select_related("node")
-        for replica in rows.filter(node_id=node_id).exclude(state=ReplicaState.STOPPED).order_by("id"):
+        beside = Member.objects.filter(node_id=node_id).values("replica_id")
+        found = rows.filter(Q(node_id=node_id) | Q(id__in=beside)).exclude(state=ReplicaState.STOPPED)
+        for replica in found.prefetch_related("members__node").order_by("id"):
             step = planning.evicted(_view(replica))
-            _ACTIONS[step.do](replica, step, changes)
+            left = members.without(replica, node_id) if replica.members.all() else None
+            if left is not None:
+                _end_elsewhere(replica, left, step, changes)
+            else:
+                _ACTIONS[step.do](replica, step, changes)
             changes.wake(WAKE)
+
+
+def _end_elsewhere(replica: Replica, left: Node, step: Step, changes: Changes) -> None:
+    """One of several nodes was removed: the others end their ranks, and what they hold is free once they say so."""
+    if replica.state == ReplicaState.DRAINING:
+        Replica.objects.filter(id=replica.id).update(node=left)
+        return
+    fields = {"node": left, "recalled": True, "address": ""}
+    if replica.state == ReplicaState.FAILED:
+        Replica.objects.filter(id=replica.id).update(**fields, reason=step.reason, message=step.message)
+    else:
+        _move(replica, ReplicaState.FAILED, step, changes, **fields)
+    replica.node = left
+    _order(replica, changes)
 
 
 def give_up(replica: Replica, changes: Changes) -> None:
     """The node has given up a recalled replica: free what it held, and wait before it is placed again."""
     partitions.release(replica.id)
+    members.part(replica)
     Replica.objects.filter(id=replica.id).update(
         **_unplaced(replica), retry_at=replica.state_changed_at + planning.backoff(replica.failures)
     )
@@ -288,6 +351,7 @@ def give_up(replica: Replica, changes: Changes) -> None:
 def gone(replica: Replica, step_reason: str, changes: Changes) -> None:
     """The node has reported a draining replica gone: free what it held."""
     partitions.release(replica.id)
+    members.part(replica)
     changes.node(_node_of(replica))
     changes.wake(WAKE)
     step = Step(replica.id, Do.DRAIN, step_reason, "Stopped; its node has confirmed it.")
@@ -306,6 +370,9 @@ def _unplaced(replica: Replica) -> dict[str, Any]:
         "stats": None,
         "restarts": 0,
         "recalled": False,
+        "parallel": {},
+        "moving_at": None,
+        "moving": {},
         "generation": replica.generation + 1,
         "token": new_token(),
     }
@@ -318,9 +385,10 @@ def _node_of(replica: Replica) -> uuid.UUID:
 
 
 def _order(replica: Replica, changes: Changes) -> None:
-    """The node has new orders about this replica; remember at which counter they stand."""
+    """Its nodes have new orders about this replica; remember at which counter they stand."""
     rows = Replica._base_manager.filter(id=replica.id)
     changes.node(_node_of(replica), lambda value: _note_order(rows, value))
+    members.order(replica, changes)
 
 
 def _note_order(rows: "QuerySet[Replica]", value: int) -> None:

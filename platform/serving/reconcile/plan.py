@@ -5,9 +5,9 @@ Rules, in the order in which they matter:
 - A replica on a node that was removed is lost for good; one on a lost node is unreachable and keeps its partition.
 - A failed replica is left to its agent, which tries again by itself, for :data:`PATIENCE`; then the node must give it
   up, and after a back-off it is pending again on a new generation, free to go elsewhere.
-- Replicas on draining nodes, those on sick devices and unreachable ones do not count towards the wanted number, so
-  successors are made for them. What leaves is drained only as its successors get ready, unless a gap was accepted or
-  its device is dead.
+- Replicas on draining nodes, those on sick devices, those whose place is wanted for others and unreachable ones do not
+  count towards the wanted number, so successors are made for them. What leaves is drained only as its successors get
+  ready, unless a gap was accepted, its device is dead, or it has waited for :data:`MOVE_PATIENCE`.
 - Too many: drain those that are not ready first, then the newest.
 """
 
@@ -22,6 +22,8 @@ from fleet.states import NodeState
 from serving.states import RUNNING_ON_NODE, SERVING, ReplicaState
 
 PATIENCE: Final = datetime.timedelta(seconds=15)
+#: So long a replica whose place is wanted may wait for its successor to serve; then it goes all the same.
+MOVE_PATIENCE: Final = datetime.timedelta(minutes=5)
 KEEP_STOPPED: Final = datetime.timedelta(hours=1)
 KEEP_STOPPED_AT_MOST: Final = 10
 BACKOFF_LIMIT_SECONDS: Final = 300
@@ -46,7 +48,7 @@ class ReplicaView:
     """A replica as the plan sees it. ``node_state`` is "" for one without a node.
 
     ``sick`` says in one sentence for its owner why it must leave its device, "" when it need not; on a ``dead`` device
-    it serves nobody.
+    it serves nobody. Since ``moving_since`` its place is wanted for another; ``moving`` is the reason and the sentence.
     """
 
     id: uuid.UUID
@@ -58,6 +60,8 @@ class ReplicaView:
     recalled: bool = False
     sick: str = ""
     dead: bool = False
+    moving_since: datetime.datetime | None = None
+    moving: tuple[str, str] = ("", "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +102,7 @@ def plan(replicas: Sequence[ReplicaView], *, target: int, deleting: bool, now: d
     surplus = len(staying) - target
     too_many = _first_to_go(staying)[: max(surplus, 0)]
     steps += [Step(replica.id, Do.DRAIN, "ScaledDown", "One replica less is wanted.") for replica in too_many]
-    steps += _leave(leaving, staying, target)
+    steps += _leave(leaving, staying, target, now)
     return Plan(_once(steps), create=max(-surplus, 0), finished=False)
 
 
@@ -145,7 +149,7 @@ def _unreachable(replica: ReplicaView) -> bool:
 
 def _leaving(replica: ReplicaView) -> bool:
     drained = replica.node_state in (NodeState.DRAINING, NodeState.DRAINED)
-    return (drained or bool(replica.sick)) and replica.state in RUNNING_ON_NODE
+    return (drained or bool(replica.sick) or replica.moving_since is not None) and replica.state in RUNNING_ON_NODE
 
 
 def _has_node(replica: ReplicaView) -> bool:
@@ -156,19 +160,28 @@ def _serves(replica: ReplicaView) -> bool:
     return replica.state in SERVING and _has_node(replica) and not replica.dead
 
 
-def _leave(leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], target: int) -> list[Step]:
+def _leave(
+    leaving: Sequence[ReplicaView], staying: Sequence[ReplicaView], target: int, now: datetime.datetime
+) -> list[Step]:
     """Drain what must leave its node or device, as far as ready successors (or an accepted gap) allow."""
     serving = [replica for replica in leaving if _serves(replica)]
     must_stay = max(target - sum(1 for replica in staying if _serves(replica)), 0)
-    going = [replica for replica in leaving if not _serves(replica) or replica.node_accepts_gap]
-    patient = [replica for replica in _first_to_go(serving) if not replica.node_accepts_gap]
+    impatient = {replica.id for replica in leaving if replica.node_accepts_gap or _overdue(replica, now)}
+    going = [replica for replica in leaving if not _serves(replica) or replica.id in impatient]
+    patient = [replica for replica in _first_to_go(serving) if replica.id not in impatient]
     going += patient[: max(len(patient) - must_stay, 0)]
     return [_goodbye(replica) for replica in going]
+
+
+def _overdue(replica: ReplicaView, now: datetime.datetime) -> bool:
+    return replica.moving_since is not None and now - replica.moving_since >= MOVE_PATIENCE
 
 
 def _goodbye(replica: ReplicaView) -> Step:
     if replica.sick:
         return Step(replica.id, Do.DRAIN, DEVICE_FAULT, replica.sick)
+    if replica.moving_since is not None and replica.node_state not in (NodeState.DRAINING, NodeState.DRAINED):
+        return Step(replica.id, Do.DRAIN, *replica.moving)
     return Step(replica.id, Do.DRAIN, "NodeDraining", "Its node is being drained.")
 
 

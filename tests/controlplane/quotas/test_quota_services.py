@@ -25,7 +25,7 @@ def held(monkeypatch):
     """Numbers that stand for what the tenant holds of each kind."""
     numbers = dict.fromkeys(Kind, 0)
     for kind in Kind:
-        monkeypatch.setitem(usage._counters, kind, lambda _tenant, kind=kind: numbers[kind])
+        monkeypatch.setitem(usage._counters, kind, lambda ids, kind=kind: dict.fromkeys(ids, numbers[kind]))
     return numbers
 
 
@@ -136,3 +136,24 @@ def test_two_takers_do_not_both_get_the_last_one(held):
         held[Kind.REPLICAS] = 1
     thread.join(10)
     assert second_done == ["refused"]
+
+
+def test_lines_of_many_tenants_are_those_of_each_for_as_many_queries(monkeypatch, django_assert_num_queries):
+    admin, tenants = actors.system("tests"), [build.make_tenant() for _ in range(4)]
+    numbers = {tenant.id: 3 + place for place, tenant in enumerate(tenants)}
+    for kind in Kind:
+        monkeypatch.setitem(usage._counters, kind, lambda ids: {one: numbers[one] for one in ids if one in numbers})
+    services.set_group(actor=admin, name="lab", changes={kind: Amount.of(20) for kind in Kind})
+    for tenant in tenants[:2]:
+        services.set_quota(
+            actor=admin, tenant=tenant, changes={Kind.GPU_MILLIS: Amount.of(15)},
+            guaranteed={Kind.GPU_MILLIS: Amount.of(4)}, weight=50, group="lab",
+        )  # fmt: skip
+    set_quota(tenants[2], replicas=9)
+    each = {tenant.id: selectors.lines_of(tenant) for tenant in tenants}
+    assert each[tenants[0].id][0].left_above is not None, "the group leaves something"
+    assert selectors.lines_by_tenant(tenants) == each
+    with django_assert_num_queries(2):  # quotas, members of their groups; the counters are stand-ins here
+        selectors.lines_by_tenant(tenants)
+    assert selectors.lines_by_tenant([tenants[1]]) == {tenants[1].id: each[tenants[1].id]}
+    assert selectors.lines_by_tenant([]) == {}

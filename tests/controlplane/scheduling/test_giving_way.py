@@ -90,6 +90,52 @@ def test_a_lower_priority_drains_for_a_higher_one_and_waits_with_the_reason(acme
     assert [states(low), states(high)] == [["stopped", "pending"], ["assigned"]]
 
 
+def test_who_finds_a_place_elsewhere_serves_until_its_successor_does(acme):
+    version = catalog.checked_version(acme)
+    large = agent("large", memory_bytes=2 * GIB)
+    low = deploy(acme, version, "batch", "low")
+    cycle.run()
+    large.cycle()
+    small = agent("small", memory_bytes=ONE)
+    high = services.deploy_version(
+        actor=actor_for(owner_of(acme)), tenant=acme, endpoint_name="chat", model=version.model.name,
+        version=version.number, config={"kv_cache_gib": 0.6}, replicas=1, priority="high",
+    )  # fmt: skip
+    cycle.run()
+    first, next_ = of(low)
+    assert (first.state, first.moving["reason"]) == ("ready", "Preempted")
+    assert next_.state == "pending"
+    assert of(high)[0].reason == "MakingRoom"
+    assert AuditEvent.objects.filter(action="replica.moving").count() == 1
+    cycle.run()
+    serving.run()
+    assert [states(low), states(high)] == [["ready", "assigned"], ["pending"]]
+    assert str(of(low)[1].node_id) == small.id
+    small.cycle()
+    serving.run()
+    assert states(low) == ["draining", "ready"]
+    large.cycle()
+    cycle.run()
+    assert [states(low), states(high)] == [["stopped", "ready"], ["assigned"]]
+    assert AuditEvent.objects.filter(action="replica.moving").count() == 1
+
+
+def test_who_cannot_be_replaced_in_time_goes_all_the_same(acme):
+    version = catalog.checked_version(acme)
+    with clock.frozen(START):
+        large = agent("large", memory_bytes=GIB)
+        low = deploy(acme, version, "batch", "low")
+        cycle.run()
+        large.cycle()
+        Replica._base_manager.update(moving_at=START, moving={"reason": "Preempted", "message": "Wanted."})
+        serving.run()
+        assert states(low) == ["ready", "pending"]
+    with clock.frozen(START + datetime.timedelta(seconds=301)):
+        serving.run()
+        assert states(low) == ["draining", "pending"]
+        assert of(low)[0].message == "Wanted."
+
+
 def two_tenants(**terms):
     """``other`` holds the only place; ``acme`` asks for one."""
     acme, other = make_tenant("acme"), make_tenant("other")

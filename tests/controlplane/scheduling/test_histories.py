@@ -32,7 +32,9 @@ def test_who_gives_way_is_waited_for_and_nobody_else_goes_meanwhile():
     assert min(seen[name] for name in ("placed", "evicted")) > 0
 
 
-@pytest.mark.parametrize("seed", [5156, 5186])
+# 5156, 5186: others took the room each time. The rest: a promise of host memory that ended was taken for memory that is
+# free, which others of the machine used.
+@pytest.mark.parametrize("seed", [5156, 5186, 922, 3652, 3661, 4552, 6439, 8574])
 def test_what_was_cleared_for_one_is_not_taken_by_others_for_ever(seed):
     history = History(seed)
     history.run(20)

@@ -33,6 +33,10 @@ DEEPSEEK_FP8 = ModelFacts(
     hidden_size=7168, latent_dim=576, experts=256, experts_per_token=8, expert_bytes=gib(609.0), expert_size=2048,
     moe_layers=58, block=128,
 )  # fmt: skip
+LLAMA_70B_INT4 = dataclasses.replace(LLAMA_70B, weights_bytes=gib(37.04))
+LLAMA_8B_FP8 = dataclasses.replace(LLAMA_8B, weights_bytes=gib(8.46))
+MIXTRAL_FP8 = dataclasses.replace(MIXTRAL, weights_bytes=gib(43.74), expert_bytes=gib(42.0))
+QWEN_30B_FP8 = dataclasses.replace(QWEN_30B, weights_bytes=gib(29.01), expert_bytes=gib(27.0))
 H100 = Hardware(product="H100", usable_bytes=int(79.1 * GIB * 0.92), domain=8, link=NVLINK4, nodes=2, fabric=RDMA_400)
 H200 = dataclasses.replace(H100, product="H200", usable_bytes=int(139.8 * GIB * 0.92))
 L40S = Hardware(product="L40S", usable_bytes=int(44.4 * GIB * 0.92), domain=8, link=PCIE5)
@@ -62,6 +66,13 @@ def every(model, hardware=H100, wanted=ONE):
         (LLAMA_70B_FP8, H100, (1, 1, 1), 67.7, 2.6, 8_500),
         (LLAMA_70B_FP8, H100, (2, 1, 1), 33.8, 35.9, 236_000),
         (LLAMA_70B_FP8, H200, (1, 1, 1), 67.7, 58.4, 192_000),
+        (LLAMA_70B_INT4, H100, (1, 1, 1), 37.0, 33.2, 109_000),
+        (LLAMA_8B_FP8, H100, (1, 1, 1), 8.5, 61.8, 506_000),
+        (QWEN_7B, H200, (1, 1, 1), 14.2, 111.9, 2_100_000),
+        (MIXTRAL, H200, (1, 1, 1), 87.0, 39.1, 321_000),
+        (MIXTRAL_FP8, H100, (1, 1, 1), 43.7, 26.5, 217_000),
+        (QWEN_30B, H200, (1, 1, 1), 56.9, 69.2, 756_000),
+        (QWEN_30B_FP8, H100, (1, 1, 1), 29.0, 41.3, 451_000),
         (MIXTRAL, H100, (1, 1, 1), 87.0, -16.7, 0),
         (MIXTRAL, H100, (2, 1, 1), 43.5, 26.3, 431_000),
         (QWEN_30B, H100, (1, 1, 1), 56.9, 13.4, 146_000),
@@ -77,6 +88,26 @@ def test_bytes_per_rank(model, hardware, way, weights_gib, budget_gib, tokens):
     assert option.weights_bytes / GIB == pytest.approx(weights_gib, abs=0.06)
     assert option.kv_budget_bytes / GIB == pytest.approx(budget_gib, abs=0.5)
     assert option.kv_tokens == pytest.approx(tokens, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("reported_gib", "weights_gib", "overhead_gib", "budget_gib", "tokens"),
+    [
+        pytest.param(19.5, 14.96, 2.5, 0.5, 3_900, id="A100-40 3g.20gb: fits in name only"),
+        pytest.param(19.62, 14.96, 2.5, 0.6, 4_800, id="H100 2g.20gb: fits in name only"),
+        pytest.param(19.62, 5.33, 2.0, 10.7, 88_000, id="H100 2g.20gb int4"),
+        pytest.param(9.75, 5.33, 2.0, 1.6, 13_000, id="H100 1g.10gb int4: small contexts"),
+        pytest.param(39.5, 14.96, 2.5, 18.9, 155_000, id="H100 3g.40gb"),
+        pytest.param(32.25, 14.96, 2.5, 12.2, 100_000, id="H200 2g.35gb"),
+    ],
+)
+def test_bytes_on_mig_instances(reported_gib, weights_gib, overhead_gib, budget_gib, tokens):
+    """By the memory that is reported, not by the profile's name."""
+    model = dataclasses.replace(LLAMA_8B, weights_bytes=gib(weights_gib))
+    instance = Hardware(product="MIG", usable_bytes=gib(reported_gib * 0.92), domain=1, link=PCIE5)
+    option = every(model, instance, Wanted(floor_tokens=1, overhead_bytes=gib(overhead_gib)))[1, 1, 1]
+    assert option.kv_budget_bytes / GIB == pytest.approx(budget_gib, abs=0.06)
+    assert option.kv_tokens == pytest.approx(tokens, rel=0.05)  # the table rounds the budget
 
 
 @pytest.mark.parametrize(

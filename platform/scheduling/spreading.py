@@ -1,0 +1,223 @@
+"""Over how many devices one replica is spread (pure): the parallel plan of what is asked for, for the fleet there is.
+
+A replica that fits on one device of the fleet is never spread: it waits for room there. One that fits on none gets, for
+every product that can, the plan that ``parallel`` chooses; where the serving config says how, that and nothing else.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from catalog import configs
+from catalog.estimate import Estimate, VersionFacts, shape_of
+from catalog.holding import Shape
+from scheduling import topology
+from scheduling.answers import Ask
+from scheduling.need import Need, key_of
+from scheduling.parallel import Choice, Hardware, ModelFacts, Option, Wanted, choose, option_as_given
+from scheduling.snapshot import Snapshot
+from scheduling.words import size
+
+#: What communicators between ranks keep of each device.
+COMMUNICATORS_BYTES: Final = 512 * 1024**2
+#: Kinds of devices that a replica can be spread over. Simulated ones run stand-ins, whatever the engine.
+SPREADABLE: Final = ("cuda", "simulated")
+
+
+class SpreadConfig(Protocol):
+    """A serving config, as far as it says how a replica is spread."""
+
+    @property
+    def engine(self) -> str: ...
+    @property
+    def tensor_parallel(self) -> int: ...
+    @property
+    def pipeline_parallel(self) -> int: ...
+    @property
+    def tp_over_pcie(self) -> bool: ...
+    @property
+    def watermark_critical(self) -> float: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """How the serving config wants it: ``tensor`` x ``pipeline`` ranks (0: to be chosen)."""
+
+    tensor: int = 0
+    pipeline: int = 0
+    over_pcie: bool = False
+
+    @property
+    def named(self) -> bool:
+        """True when it says how many ranks there are."""
+        return bool(self.tensor or self.pipeline)
+
+    @property
+    def ranks(self) -> int:
+        return max(self.tensor, 1) * max(self.pipeline, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """What plans over several devices are made from. ``critical`` is the part of a device that may be used."""
+
+    model: ModelFacts
+    floor_tokens: int
+    overhead_bytes: int
+    critical: float
+    given: Given
+    engine: str
+
+    @property
+    def able(self) -> bool:
+        """True when the engine itself can run several ranks."""
+        return self.engine in configs.SPREADS
+
+
+def spread_of(version: VersionFacts, config: SpreadConfig, needs: Mapping[str, Need]) -> Spread | None:
+    """The facts of a version for plans over several devices; ``None`` where it runs on no device of that kind."""
+    need = next((needs[kind] for kind in SPREADABLE if kind in needs), None)
+    if need is None or need.estimate is None:
+        return None
+    sized = need.estimate
+    return Spread(
+        model=_model(shape_of(version), sized, need.weight_width),
+        floor_tokens=math.ceil(sized.kv_floor_bytes / sized.kv_bytes_per_token),
+        overhead_bytes=sized.workspace_bytes + sized.context_bytes,
+        critical=config.watermark_critical,
+        given=Given(config.tensor_parallel, config.pipeline_parallel, config.tp_over_pcie),
+        engine=config.engine,
+    )
+
+
+def _model(shape: Shape, sized: Estimate, width: float) -> ModelFacts:
+    """Keys and values as the estimate counts them: bytes per head, scales included."""
+    per_head = sized.kv_bytes_per_token // (2 * shape.layers * shape.kv_heads)
+    experts = 3 * shape.hidden_size * shape.expert_size * shape.num_experts * shape.sparse_layers
+    share = min(1.0, experts / shape.parameters) if shape.parameters else 0.0
+    return ModelFacts(
+        weights_bytes=sized.weights_bytes,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=per_head,
+        kv_width=1,
+        hidden_size=shape.hidden_size,
+        width=max(1, round(width)),
+        experts=shape.num_experts,
+        experts_per_token=shape.experts_per_token,
+        expert_bytes=int(sized.weights_bytes * share),
+        expert_size=shape.expert_size,
+        moe_layers=shape.sparse_layers,
+    )
+
+
+def spread_out(asks: Sequence[Ask], snapshot: Snapshot) -> list[Ask]:
+    """``asks`` with plans over several devices of ``snapshot`` where one is not enough."""
+    known: dict[str, list[topology.Kind]] = {}
+    made: dict[tuple[Any, ...], dict[str, Need]] = {}
+
+    def kinds(kind: str) -> list[topology.Kind]:
+        if kind not in known:
+            known[kind] = topology.kinds(snapshot.nodes, snapshot.devices, kind)
+        return known[kind]
+
+    found = []
+    for ask in asks:
+        if ask.spread is None:
+            found.append(ask)
+            continue
+        key = (ask.spread, *sorted(ask.needs.items()))
+        needs = made.get(key)
+        if needs is None:
+            needs = made[key] = needs_for(ask.spread, ask.needs, kinds)
+        found.append(dataclasses.replace(ask, needs=needs))
+    return found
+
+
+def needs_for(
+    spread: Spread, needs: Mapping[str, Need], kinds: Callable[[str], Sequence[topology.Kind]]
+) -> dict[str, Need]:
+    """The needs by kind of device, and by product where a replica is spread over several."""
+    found: dict[str, Need] = {}
+    for kind, need in needs.items():
+        if kind not in SPREADABLE:
+            if spread.given.ranks == 1:
+                found[kind] = need
+            continue
+        found |= _of_kind(spread, need, kinds(kind))
+    return found or dict(needs)
+
+
+def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> dict[str, Need]:
+    one = {need.kind: need}
+    products = [each for each in products if each.product not in need.besides]
+    if need.besides and not products:
+        return one
+    largest = max((each.largest_bytes for each in products), default=0)
+    if spread.given.ranks == 1 and (spread.given.named or not products or need.memory_bytes <= largest):
+        return one
+    if need.kind == "cuda" and not spread.able:
+        return {need.kind: dataclasses.replace(need, unsupported=_one_device_only(spread, need, largest))}
+    plans = [(each, _choice(spread, each)) for each in products]
+    made = [(each, _ranks(spread, need, each, choice.chosen, choice)) for each, choice in plans if choice.chosen]
+    if not made:
+        choice = plans[0][1] if plans else None
+        refused = choice.sentence if choice is not None and spread.given.named else ""
+        return {need.kind: dataclasses.replace(need, choice=choice, unsupported=refused)}
+    made.sort(key=lambda pair: pair[1].devices * pair[1].stages)  # stable: the most plentiful first among equals
+    return {key_of(need.kind, each.product): planned for each, planned in made}
+
+
+def _one_device_only(spread: Spread, need: Need, largest: int) -> str:
+    if spread.given.ranks > 1:
+        why = f"{spread.given.ranks} ranks are asked for"
+    else:
+        why = f"one replica needs {size(need.memory_bytes)} and the largest device has {size(largest)}"
+    return (
+        f"The {spread.engine} engine runs a replica on one device, but {why}: use smaller weights (quantization), keep "
+        "layers in host memory (offload_layers), or a larger device."
+    )
+
+
+def _choice(spread: Spread, kind: topology.Kind) -> Choice:
+    hardware = Hardware(
+        product=kind.product,
+        usable_bytes=int(kind.memory_bytes * spread.critical),
+        domain=kind.domain,
+        link=kind.link,
+        domains=kind.domains,
+        between=kind.between,
+        nodes=kind.nodes,
+        fabric=kind.fabric,
+    )
+    wanted = Wanted(
+        floor_tokens=spread.floor_tokens,
+        tp_over_pcie=spread.given.over_pcie,
+        overhead_bytes=spread.overhead_bytes,
+        communicators_bytes=COMMUNICATORS_BYTES,
+    )
+    if spread.given.named:
+        return option_as_given(
+            spread.model, hardware, wanted, tp=max(spread.given.tensor, 1), pp=max(spread.given.pipeline, 1)
+        )
+    return choose(spread.model, hardware, wanted)
+
+
+def _ranks(spread: Spread, need: Need, kind: topology.Kind, chosen: Option, choice: Choice) -> Need:
+    """What each rank needs: its part of the weights, its KV floor, and beside them what every process has."""
+    group = max(chosen.tp, chosen.ep)
+    per_token = spread.model.kv_bytes_per_token(chosen.tp, chosen.pp)
+    parts = chosen.weights_bytes + spread.floor_tokens * per_token + spread.overhead_bytes + COMMUNICATORS_BYTES
+    return dataclasses.replace(
+        need,
+        memory_bytes=min(max(math.ceil(parts / spread.critical), 1), kind.memory_bytes),
+        host_bytes=need.host_bytes * group,
+        millicpus=need.millicpus * group,
+        devices=group,
+        stages=chosen.pp,
+        linked=group > 1 and kind.link.nvlink,
+        products=frozenset({kind.product}),
+        choice=choice,
+    )

@@ -1,0 +1,127 @@
+"""Which devices reach each other, and over what (pure): from what nodes report of links, paths and RDMA ports."""
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from scheduling.links import ETHERNET_100, NVLINK3, NVLINK4, NVLINK5, PCIE4, PCIE5, RDMA_400, Link
+from scheduling.snapshot import DeviceView, NodeView
+
+#: NVLink by the version that the driver tells, and as a guess for those that do not tell.
+_BY_VERSION: Final[Mapping[str, Link]] = {"3": NVLINK3, "4": NVLINK4, "5": NVLINK5}
+_PCIE5_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
+
+
+class Linked(NamedTuple):
+    """A device with what it reports of its links; ``facts`` as in ``Device.facts``."""
+
+    id: uuid.UUID
+    uuid: str
+    node_id: uuid.UUID
+    facts: Mapping[str, Any]
+
+
+def domains(devices: Iterable[Linked]) -> dict[uuid.UUID, str]:
+    """The NVLink domain of every device that has one, named by the first UUID in it.
+
+    Two devices of a node are in one domain when an NVLink, or a chain of them, leads from one to the other.
+    """
+    by_node: dict[uuid.UUID, list[Linked]] = {}
+    for device in devices:
+        by_node.setdefault(device.node_id, []).append(device)
+    found: dict[uuid.UUID, str] = {}
+    for members in by_node.values():
+        found |= _of_node(members)
+    return found
+
+
+def _of_node(members: Sequence[Linked]) -> dict[uuid.UUID, str]:
+    head = {each.uuid: each.uuid for each in members}
+
+    def top(name: str) -> str:
+        while head[name] != name:
+            name = head[name]
+        return name
+
+    joined: set[str] = set()
+    for each in members:
+        for path in each.facts.get("paths") or ():
+            other = path.get("uuid")
+            if path.get("nvlinks") and other in head and other != each.uuid:
+                first, second = sorted((top(each.uuid), top(other)))
+                head[second] = first
+                joined |= {each.uuid, other}
+    return {each.id: top(each.uuid) for each in members if each.uuid in joined}
+
+
+def link_of(facts: Mapping[str, Any]) -> str:
+    """The name of the link by which a device reaches the others of its node best."""
+    nvlink = facts.get("nvlink") or {}
+    if nvlink.get("active"):
+        return _BY_VERSION.get(str(nvlink.get("version") or "")[:1], NVLINK3).name
+    return (PCIE5 if str(facts.get("architecture", "")).lower() in _PCIE5_ARCHITECTURES else PCIE4).name
+
+
+def has_rdma(facts: Mapping[str, Any]) -> bool:
+    """True when a node reports an RDMA port that is up."""
+    return any(rail.get("active") for rail in facts.get("rails") or ())
+
+
+_LINKS: Final = {link.name: link for link in (NVLINK3, NVLINK4, NVLINK5, PCIE4, PCIE5)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Devices of one product as a fleet has them: what one domain, one node and all nodes hold.
+
+    Where they differ in memory, ``memory_bytes`` is that of the smallest and ``largest_bytes`` of the largest.
+    """
+
+    product: str
+    memory_bytes: int
+    largest_bytes: int
+    domain: int
+    domains: int
+    nodes: int
+    link: Link
+    between: Link
+    fabric: Link
+    count: int
+
+
+def kinds(nodes: Mapping[uuid.UUID, NodeView], devices: Iterable[DeviceView], kind: str) -> list[Kind]:
+    """The products of ``kind`` that whole devices are of, the most plentiful first; MIG instances are left out."""
+    by_product: dict[str, list[DeviceView]] = {}
+    for device in devices:
+        if device.kind == kind and not device.parent:
+            by_product.setdefault(device.product, []).append(device)
+    found = [_kind(nodes, product, members) for product, members in by_product.items()]
+    return sorted(found, key=lambda each: (-each.count, each.product))
+
+
+def _kind(nodes: Mapping[uuid.UUID, NodeView], product: str, members: Sequence[DeviceView]) -> Kind:
+    groups: dict[tuple[uuid.UUID, str], int] = {}
+    per_node: dict[uuid.UUID, int] = {}
+    for device in members:
+        per_node[device.node_id] = per_node.get(device.node_id, 0) + 1
+        if device.link_domain:
+            key = (device.node_id, device.link_domain)
+            groups[key] = groups.get(key, 0) + 1
+    link = _LINKS.get(members[0].link, PCIE4)
+    plain = PCIE4 if link in (NVLINK3, PCIE4) else PCIE5
+    most = max(per_node.values())
+    domain = max(groups.values(), default=most)
+    rdma = all(nodes[node_id].rdma for node_id in per_node)
+    return Kind(
+        product=product,
+        memory_bytes=min(device.memory_bytes for device in members),
+        largest_bytes=max(device.memory_bytes for device in members),
+        domain=domain,
+        domains=max(1, most // domain),
+        nodes=len(per_node),
+        link=link if groups else plain,
+        between=plain,
+        fabric=RDMA_400 if rdma else ETHERNET_100,
+        count=len(members),
+    )
