@@ -3,10 +3,12 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from kernel import errors
+from kernel.isolation import Requirement
 
 GIB: Final = 1024**3
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -15,11 +17,21 @@ ENGINES: Final = ("causal",)
 QUANTIZATIONS: Final = ("none", "int8", "int8_weight_only", "int4_weight_only", "fp8")
 KV_DTYPES: Final = ("same", "int8", "fp8")
 KV_BLOCK_SIZES: Final = (8, 16, 32, 64, 128)
+#: A MIG profile as drivers name them: ``3g.40gb``, ``1g.10gb+me``.
+_MIG_PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,3}gb(\+[a-z.]{1,8})?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A serving config with every field filled. 0 means "the engine decides" where the bounds allow it."""
+    """A serving config with every field filled. 0 means "the engine decides" where the bounds allow it.
+
+    The last four say what part of a device is wanted: the least ``isolation`` that is accepted, a MIG instance of one
+    ``mig_profile`` ("": any), ``memory_limit_bytes`` of device memory (0: what is estimated) and, of an MPS share, the
+    most of the multiprocessors that it may use (``thread_percentage``, 0: no limit).
+
+    ``tensor_parallel`` and ``pipeline_parallel`` say over how many devices one replica is spread (0: it is chosen, one
+    device wherever that is enough); ``tp_over_pcie`` lets tensor parallelism use devices without NVLink.
+    """
 
     engine: str = "causal"
     dtype: str = "float32"
@@ -40,6 +52,13 @@ class Settings:
     watermark_low: float = 0.75
     watermark_high: float = 0.88
     watermark_critical: float = 0.95
+    isolation: str = Requirement.ANY.value
+    mig_profile: str = ""
+    memory_limit_bytes: int = 0
+    thread_percentage: int = 0
+    tensor_parallel: int = 0
+    pipeline_parallel: int = 0
+    tp_over_pcie: bool = False
 
     @property
     def digest(self) -> str:
@@ -48,13 +67,20 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+#: Fields that say how a replica is spread over devices; an engine is told by its world.
+PARALLEL: Final = ("tensor_parallel", "pipeline_parallel", "tp_over_pcie")
+#: Engines that can run one replica as several ranks. The causal engine runs it on one device.
+SPREADS: Final[frozenset[str]] = frozenset()
 DEFAULTS: Final = Settings()
+#: Fields that are about the part of a device, and nothing that an engine reads.
+PARTITION: Final = ("isolation", "mig_profile", "memory_limit_bytes", "thread_percentage")
 _CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
     "engine": ENGINES,
     "dtype": tuple(DTYPE_BYTES),
     "quantization": QUANTIZATIONS,
     "kv_dtype": KV_DTYPES,
     "kv_block_tokens": KV_BLOCK_SIZES,
+    "isolation": tuple(Requirement.values),
 }
 # field: (smallest, largest)
 _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
@@ -65,6 +91,10 @@ _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "kv_cache_bytes": (0, 16 * 1024 * GIB),
     "num_threads": (0, 256),
     "offload_layers": (0, 1024),
+    "memory_limit_bytes": (0, 16 * 1024 * GIB),
+    "thread_percentage": (0, 100),
+    "tensor_parallel": (0, 64),
+    "pipeline_parallel": (0, 64),
 }
 _FRACTIONS: Final = ("watermark_low", "watermark_high", "watermark_critical", "tenant_kv_share")
 _LONGEST_SECONDS: Final = 86_400.0
@@ -80,8 +110,8 @@ def runs_on(config: "Settings | Any", device_kind: str) -> bool:
 def normalise(config: Mapping[str, Any]) -> Settings:
     """Check ``config`` and fill what it leaves out.
 
-    Besides the fields of :class:`Settings` it may say ``kv_cache_gib`` (a number, instead of ``kv_cache_bytes``) and
-    ``watermarks`` (``{"low", "high", "critical"}``).
+    Besides the fields of :class:`Settings` it may say ``kv_cache_gib`` and ``memory_limit_gib`` (numbers, instead of
+    bytes) and ``watermarks`` (``{"low", "high", "critical"}``).
 
     Raises:
         errors.InvalidInput: an unknown field, a wrong type, or a value out of bounds; ``data["field"]`` names it.
@@ -95,19 +125,31 @@ def normalise(config: Mapping[str, Any]) -> Settings:
     settings = Settings(**checked)
     if not 0 < settings.watermark_low < settings.watermark_high < settings.watermark_critical <= 1:
         raise _wrong("watermarks", "Watermarks rise: 0 < low < high < critical <= 1.")
+    _check_part(settings)
     return settings
+
+
+def _check_part(settings: Settings) -> None:
+    """Refuse wishes about the part of a device that exclude each other."""
+    if settings.thread_percentage and settings.isolation != Requirement.MPS:
+        raise _wrong("thread_percentage", "thread_percentage is a limit of MPS: say isolation mps with it.")
+    if settings.mig_profile and settings.isolation == Requirement.EXCLUSIVE:
+        raise _wrong("mig_profile", "A MIG instance is no whole device: say isolation hardware, or no mig_profile.")
+    if settings.mig_profile and settings.thread_percentage:
+        raise _wrong("mig_profile", "A MIG instance has its own multiprocessors: leave thread_percentage out.")
 
 
 def _unfold(config: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the forms meant for people by the fields they stand for; ``None`` means "left out"."""
     values = {str(name): value for name, value in config.items() if value is not None}
-    if "kv_cache_gib" in values:
-        gib = values.pop("kv_cache_gib")
-        if "kv_cache_bytes" in values:
-            raise _wrong("kv_cache_gib", "Give kv_cache_gib or kv_cache_bytes, not both.")
-        if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib <= 16 * 1024:
-            raise _wrong("kv_cache_gib", "kv_cache_gib is a number from 0 to 16384.")
-        values["kv_cache_bytes"] = int(gib * GIB)
+    for name in ("kv_cache", "memory_limit"):
+        if f"{name}_gib" in values:
+            gib = values.pop(f"{name}_gib")
+            if f"{name}_bytes" in values:
+                raise _wrong(f"{name}_gib", f"Give {name}_gib or {name}_bytes, not both.")
+            if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 <= gib <= 16 * 1024:
+                raise _wrong(f"{name}_gib", f"{name}_gib is a number from 0 to 16384.")
+            values[f"{name}_bytes"] = int(gib * GIB)
     if "watermarks" in values:
         marks = values.pop("watermarks")
         if not isinstance(marks, Mapping) or not set(marks) <= {"low", "high", "critical"}:
@@ -134,6 +176,10 @@ def _check(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_SECONDS:
             raise _wrong(name, f"{name} is a number of seconds from 0 (no limit) to {_LONGEST_SECONDS:.0f}.")
         return float(value)
+    if name == "mig_profile":
+        if not isinstance(value, str) or (value and not _MIG_PROFILE.fullmatch(value)):
+            raise _wrong(name, "mig_profile is the name of a MIG profile, like 3g.40gb, or nothing.")
+        return value
     if not isinstance(value, bool):
         raise _wrong(name, f"{name} is true or false.")
     return value

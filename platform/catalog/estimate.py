@@ -26,6 +26,10 @@ SCRATCH_BYTES: Final[Mapping[str, int]] = {"cpu": 64 * MIB, "cuda": 256 * MIB, "
 # A GPU replica's process on the host: interpreter, torch, and one shard of weights on its way to the device.
 HOST_PROCESS_BYTES: Final = 1536 * MIB
 _RESIDUAL_STREAMS: Final = 4  # hidden states that live beside the MLP's: input, residual, normed, attention output
+# Recorded steps of single tokens keep logits, and hidden states, in memory of their own; 16-bit numbers only.
+_RECORDED_ROWS: Final = 256
+_RECORDED_LOGIT_BYTES: Final = 10
+_WIDE: Final = 4
 _LOGIT_COPY_BYTES: Final = 8  # the sampler works on a float32 copy and sorts another
 _MASK_BYTES: Final = 5  # one truth value and one float32 per query and key
 _TABLE_BYTES: Final = 8  # a sine and a cosine in float32 per position and dimension
@@ -111,6 +115,7 @@ def shape_of(version: VersionFacts) -> Shape:
     """
     stated = {**version.metadata, "parameters": version.parameters}
     stated.setdefault("architecture", getattr(version, "architecture", None))
+    stated.setdefault("int4_group", holding.int4_group(version.metadata.get("weight_types") or {}))
     fields = [field for field in dataclasses.fields(Shape) if stated.get(field.name) is not None]
     return Shape(**{field.name: _of_type(field.type, stated[field.name]) for field in fields})
 
@@ -137,6 +142,9 @@ def estimate_shape(shape: Shape, config: Config, *, max_positions: int, device_k
         workspace += max(_SCORES, shape.heads * length) * (2 * width + 4)
     if device_kind != "cpu" and config.quantization not in ("none", "int8", "fp8"):
         workspace += holding.largest_matrix(shape) * width * _UNPACKED_COPIES
+    if device_kind == "cuda" and width < _WIDE:
+        rows = min(config.max_num_seqs, _RECORDED_ROWS)
+        workspace += rows * (shape.vocab_size * _RECORDED_LOGIT_BYTES + shape.hidden_size * _RESIDUAL_STREAMS * width)
     workspace += layer
     context = CONTEXT_BYTES[device_kind]
     parts = weights + floor + workspace + context

@@ -5,7 +5,7 @@ head are held in 8 bits where the matrices have 4 or are short floats. Projectio
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from catalog import architectures
 
@@ -16,6 +16,7 @@ _KERNEL_INPUTS = 64
 _INT8_MULTIPLE = 8
 _INT4_GROUPS = (64, 32)
 _INT4_OUTPUTS = 16
+_FOUR_BITS = ("Q4_0", "Q4_1", "Q4_K")
 _FP8_MULTIPLE = 16
 _SCALE_BYTES = 4
 
@@ -25,7 +26,8 @@ class Shape:
     """The sizes of a decoder that decide its memory.
 
     ``sparse_layers`` layers have ``num_experts`` experts of ``expert_size``, of which a token visits
-    ``experts_per_token``. What came after the first versions were checked has a default.
+    ``experts_per_token``; ``int4_group`` weights share a scale in 4 bits. What came after the first versions were
+    checked has a default.
     """
 
     parameters: int
@@ -43,6 +45,7 @@ class Shape:
     experts_per_token: int = 0
     expert_size: int = 0
     capped_scores: bool = False
+    int4_group: int = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +88,22 @@ def weights_bytes(shape: Shape, width: int, quantization: str = "none", *, kerne
     layers += [(matrix, shape.sparse_layers) for matrix in layer_matrices(shape, sparse=True)]
     rest = shape.parameters - ends.parameters - sum(matrix.parameters * times for matrix, times in layers)
     by_end = quantization if quantization == "int8" else "int8_weight_only"
-    held = sum(_held(matrix, width, quantization, kernels) * times for matrix, times in layers)
+    held = sum(_held(matrix, width, quantization, kernels, shape.int4_group) * times for matrix, times in layers)
     return held + _held(ends, width, by_end, kernels) + max(0, rest) * width
+
+
+def int4_group(weight_types: Mapping[str, int]) -> int:
+    """Weights that share a scale in 4 bits, by the bytes of each type in the files: as the files have it where they
+    are in 4-bit blocks already."""
+    fours = sum(count for name, count in weight_types.items() if name in _FOUR_BITS)
+    return _INT4_GROUPS[-1] if 2 * fours > sum(weight_types.values()) else _INT4_GROUPS[0]
 
 
 def layer_bytes(shape: Shape, width: int, quantization: str = "none") -> int:
     """Bytes of the matrices of the largest kind of layer: what is copied when it waits in host memory."""
     sparse = shape.sparse_layers > 0
-    return sum(_held(matrix, width, quantization, False) for matrix in layer_matrices(shape, sparse=sparse))
+    found = layer_matrices(shape, sparse=sparse)
+    return sum(_held(matrix, width, quantization, False, shape.int4_group) for matrix in found)
 
 
 def largest_matrix(shape: Shape) -> int:
@@ -108,12 +119,12 @@ def kv_bytes_per_token(shape: Shape, width: int, kv_dtype: str = "same") -> int:
     return 2 * shape.layers * shape.kv_heads * head
 
 
-def _held(matrix: Matrix, width: int, quantization: str, kernels: bool) -> int:
+def _held(matrix: Matrix, width: int, quantization: str, kernels: bool, int4_group: int = _INT4_GROUPS[0]) -> int:
     """Bytes of one kind of matrix with its scales."""
-    return _one(matrix.outputs, matrix.inputs, width, quantization, kernels) * matrix.count
+    return _one(matrix.outputs, matrix.inputs, width, quantization, kernels, int4_group) * matrix.count
 
 
-def _one(outputs: int, inputs: int, width: int, quantization: str, kernels: bool) -> int:
+def _one(outputs: int, inputs: int, width: int, quantization: str, kernels: bool, int4_group: int) -> int:
     if quantization == "none":
         return outputs * inputs * width
     if quantization == "int8" and kernels:
@@ -123,7 +134,7 @@ def _one(outputs: int, inputs: int, width: int, quantization: str, kernels: bool
     if quantization == "int8":
         return _up(outputs, _INT8_MULTIPLE) * _up(inputs, _INT8_MULTIPLE) + outputs * _SCALE_BYTES
     if quantization == "int4_weight_only" and outputs % _INT4_OUTPUTS == 0:
-        group = next((size for size in _INT4_GROUPS if inputs % size == 0), 0)
+        group = next((size for size in _INT4_GROUPS if size <= int4_group and inputs % size == 0), 0)
         if group:
             return outputs * inputs // 2 + outputs * (inputs // group) * 2 * width
     if quantization == "fp8" and not (outputs % _FP8_MULTIPLE or inputs % _FP8_MULTIPLE):

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from catalog.states import UploadState, VersionState
 from kernel import ids
+from kernel.isolation import Requirement
 from kernel.scope import ScopedManager
 from tenants.models import Tenant, User
 
@@ -52,6 +53,7 @@ class Model(models.Model):
 class ModelVersion(models.Model):
     """Immutable files under a number. Everything below ``message`` is what the check found out.
 
+    ``isolation`` is the least that every replica of it must have, whatever a serving config says.
     ``metadata`` has the keys of ``catalog.formats.facts.Facts``; ``estimate`` those of ``catalog.estimate.Estimate``
     for the default serving config.
     """
@@ -63,6 +65,7 @@ class ModelVersion(models.Model):
     model = models.ForeignKey(Model, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
     description = models.TextField(max_length=2000, blank=True)
+    isolation = models.CharField(max_length=16, choices=Requirement, default=Requirement.ANY)
     state = models.CharField(max_length=16, default=VersionState.UPLOADING.value)
     reason = models.CharField(max_length=64, blank=True)
     message = models.TextField(blank=True)
@@ -88,6 +91,9 @@ class ModelVersion(models.Model):
                 condition=models.Q(state__in=[state.value for state in VersionState]), name="version_state_known"
             ),
             models.CheckConstraint(condition=models.Q(number__gte=1), name="version_number_from_one"),
+            models.CheckConstraint(
+                condition=models.Q(isolation__in=Requirement.values), name="version_isolation_known"
+            ),
             models.CheckConstraint(
                 condition=models.Q(size_bytes__gte=0) & models.Q(parameters__gte=0), name="version_sizes_not_negative"
             ),
@@ -238,7 +244,9 @@ class ServingConfig(models.Model):
     Bounds and defaults are in ``catalog.configs``. 0 means "the engine decides" for ``max_model_len``,
     ``kv_cache_bytes`` and ``num_threads``. ``max_waiting`` counts sequences, ``kv_block_tokens`` tokens.
     ``tenant_kv_share`` is a fraction of the KV pool; ``queue_timeout_seconds`` 0 is no limit;
-    ``sleep_after_seconds`` 0 never sleeps. The last ``offload_layers`` layers wait in host memory.
+    ``sleep_after_seconds`` 0 never sleeps. The last ``offload_layers`` layers wait in host memory. The least
+    ``isolation`` that is accepted, ``mig_profile``, ``memory_limit_bytes`` and ``thread_percentage`` say what part of a
+    device is wanted; ``tensor_parallel``, ``pipeline_parallel`` (0: chosen) and ``tp_over_pcie`` over how many.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -265,6 +273,13 @@ class ServingConfig(models.Model):
     watermark_low = models.FloatField()
     watermark_high = models.FloatField()
     watermark_critical = models.FloatField()
+    isolation = models.CharField(max_length=16, choices=Requirement, default=Requirement.ANY)
+    mig_profile = models.CharField(max_length=24, blank=True, default="")
+    memory_limit_bytes = models.BigIntegerField(default=0)
+    thread_percentage = models.PositiveSmallIntegerField(default=0)
+    tensor_parallel = models.PositiveSmallIntegerField(default=0)
+    pipeline_parallel = models.PositiveSmallIntegerField(default=0)
+    tp_over_pcie = models.BooleanField(default=False)
     created_at = models.DateTimeField()
 
     objects = ScopedManager["ServingConfig"]()
@@ -290,6 +305,12 @@ class ServingConfig(models.Model):
                 name="serving_config_shares",
             ),
             models.CheckConstraint(condition=models.Q(sleep_after_seconds__gte=0), name="serving_config_sleep"),
+            models.CheckConstraint(
+                condition=models.Q(isolation__in=Requirement.values)
+                & models.Q(memory_limit_bytes__gte=0)
+                & models.Q(thread_percentage__lte=100),
+                name="serving_config_part",
+            ),
         ]
 
     def __str__(self) -> str:

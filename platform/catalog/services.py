@@ -31,6 +31,7 @@ from catalog.models import (
 from catalog.states import VERSION, VersionState
 from kernel import clock, errors, machine, scope
 from kernel.actors import Actor, ActorKind
+from kernel.isolation import Requirement
 from ledger import hints, outbox
 from ledger.record import record, record_move
 from tenants import access
@@ -107,9 +108,17 @@ def delete_model(*, actor: Actor, tenant: Tenant, model: Model) -> None:
 
 
 def create_version(
-    *, actor: Actor, tenant: Tenant, model: Model, files: Sequence[DeclaredFile], description: str = ""
+    *,
+    actor: Actor,
+    tenant: Tenant,
+    model: Model,
+    files: Sequence[DeclaredFile],
+    description: str = "",
+    isolation: str = Requirement.ANY,
 ) -> ModelVersion:
     """Open the next version of ``model`` for the declared files; charges their bytes.
+
+    ``isolation`` is the least that its replicas must have, whatever they are deployed with.
 
     Raises:
         FileRefused: a name that will never be accepted; ``data``: reason, path.
@@ -119,6 +128,12 @@ def create_version(
     """
     access.require(actor, Permission.PUBLISH, tenant.id)
     _check_declared(files)
+    if isolation not in Requirement.values:
+        raise errors.InvalidInput(
+            f"isolation is one of {', '.join(Requirement.values)}.",
+            code="invalid_isolation",
+            data={"field": "isolation"},
+        )
     total = sum(file.size for file in files)
     with transaction.atomic(), scope.tenant(tenant.id):
         model = _locked(model)
@@ -137,6 +152,7 @@ def create_version(
             model=model,
             number=model.last_version_number + 1,
             description=description,
+            isolation=isolation,
             size_bytes=total,
             state_changed_at=now,
             created_at=now,

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +49,15 @@ def charge(tenant: Tenant, additional_bytes: int) -> None:
 
 def used_bytes(tenant: Tenant) -> int:
     """Declared bytes of every version of ``tenant`` that is not rejected, whether they have come yet or not."""
-    with scope.tenant(tenant.id):
-        files = VersionFile.objects.filter(version__state__in=list(CHARGED))
-        return int(files.aggregate(total=models.Sum("size"))["total"] or 0)
+    return used_bytes_by([tenant.id]).get(tenant.id, 0)
+
+
+def used_bytes_by(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """:func:`used_bytes` of each tenant that has any; one query."""
+    with scope.all_tenants():
+        files = VersionFile.objects.filter(version__tenant_id__in=tenant_ids, version__state__in=list(CHARGED))
+        sums = files.order_by().values_list("version__tenant_id").annotate(total=models.Sum("size"))
+        return {tenant_id: int(total) for tenant_id, total in sums}
 
 
 def require_free_disk(additional_bytes: int) -> None:

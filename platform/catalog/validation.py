@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from catalog import configs, formats, releases, storage
+from catalog import configs, formats, holding, releases, storage
 from catalog.estimate import estimate_shape
 from catalog.holding import Shape
 from catalog.models import ModelVersion, VersionFile
@@ -100,7 +100,7 @@ def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") 
 
 def _columns(facts: formats.Facts) -> dict[str, Any]:
     metadata = facts.metadata()
-    known = dataclasses.asdict(facts)
+    known = dataclasses.asdict(facts) | {"int4_group": holding.int4_group(facts.weight_types)}
     shape = Shape(**{field.name: known[field.name] for field in dataclasses.fields(Shape)})
     needed = estimate_shape(shape, configs.DEFAULTS, max_positions=facts.max_model_len)
     return {

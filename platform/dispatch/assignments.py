@@ -2,6 +2,9 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from django.db.models import Q
 
 from catalog.models import Revision, ServingConfig, VersionFile
 from dispatch import consistent
@@ -17,10 +20,11 @@ from runtime.wire.assignments import (
     NodeAssignments,
     ReplicaAssignment,
     Share,
+    World,
 )
 from runtime.wire.devices import MigLayout, MigPlacement
 from runtime.wire.memory import Watermarks
-from serving.models import Replica
+from serving.models import Member, Replica
 from serving.states import RUNNING_ON_NODE, ReplicaState
 
 _ON_NODE = RUNNING_ON_NODE | {ReplicaState.DRAINING}
@@ -35,16 +39,31 @@ def read_assignments(node: Node) -> NodeAssignments:
             Replica.objects.select_related(
                 "deployment__endpoint", "deployment__revision__version", "deployment__revision__serving_config"
             )
-            .filter(node=node, state__in=_ON_NODE)
+            .filter(_runs_on(node), state__in=_ON_NODE)
             .defer("log_tail", "ledger", "stats", "explanation")
             .order_by("id")
         )
-        grants = _grants([row.id for row in rows])
+        grants = _grants(node, [row.id for row in rows])
+        leading = {row.node_id for row in rows if row.parallel and row.node_id is not None}
+        hosts = dict(Node.objects.filter(id__in=leading).values_list("id", "data_address")) if leading else {}
         files = _files({row.deployment.revision.version_id for row in rows})
     replicas = [
-        _assignment(row, grants.get(row.id, []), files.get(row.deployment.revision.version_id, [])) for row in rows
+        _assignment(
+            row,
+            grants.get(row.id, []),
+            files.get(row.deployment.revision.version_id, []),
+            hosts.get(row.node_id, "") if row.node_id else "",
+        )
+        for row in rows
     ]
     return NodeAssignments(node_id=str(node.id), generation=generation, replicas=replicas, layouts=layouts)
+
+
+def _runs_on(node: Node) -> Q:
+    """Replicas of which ``node`` runs something: the first ranks, or others beside another node."""
+    beside = Member.objects.filter(node=node, gone=False).values("replica_id")
+    ended = Member.objects.filter(node=node, gone=True).values("replica_id")
+    return Q(node=node) & ~Q(id__in=ended) | Q(id__in=beside)
 
 
 def _layout(row: Device) -> MigLayout:
@@ -55,7 +74,7 @@ def _layout(row: Device) -> MigLayout:
 def holds_file(node: Node, sha256: str) -> bool:
     """True when a replica on ``node`` needs the file: a node gets the bytes of nothing else."""
     with scope.all_tenants():
-        versions = Replica.objects.filter(node=node, state__in=_ON_NODE).values("deployment__revision__version")
+        versions = Replica.objects.filter(_runs_on(node), state__in=_ON_NODE).values("deployment__revision__version")
         return VersionFile.objects.filter(version__in=versions, artifact_id=sha256).exists()
 
 
@@ -66,7 +85,16 @@ def desired_of(row: Replica) -> Desired:
     return Desired.STOP if row.recalled else Desired.RUN
 
 
-def _assignment(row: Replica, devices: Sequence[DeviceGrant], files: Sequence[ArtifactRef]) -> ReplicaAssignment:
+class _Rank(NamedTuple):
+    """One rank on a node: what it may use of a device, and what it was promised of host memory."""
+
+    number: int
+    grant: DeviceGrant
+    host_bytes: int
+
+
+def _assignment(row: Replica, ranks: Sequence[_Rank], files: Sequence[ArtifactRef], leader: str) -> ReplicaAssignment:
+    """One replica for its node. A number of threads that was asked for is a limit; the default is none."""
     revision: Revision = row.deployment.revision
     return ReplicaAssignment(
         replica_id=str(row.id),
@@ -78,10 +106,28 @@ def _assignment(row: Replica, devices: Sequence[DeviceGrant], files: Sequence[Ar
         served_name=row.deployment.endpoint.name,
         format=revision.version.format,
         artifacts=list(files),
-        devices=list(devices),
+        devices=[rank.grant for rank in ranks],
         config=engine_config(revision.serving_config),
         token=row.token,
         drain_seconds=row.deployment.drain_seconds,
+        host_memory_bytes=sum(rank.host_bytes for rank in ranks),
+        millicpus=revision.serving_config.num_threads * 1000,
+        world=_world(row.parallel, [rank.number for rank in ranks], leader),
+    )
+
+
+def _world(parallel: Mapping[str, int], ranks: list[int], leader: str) -> World | None:
+    """How the ranks divide the work, and where they meet; ``None`` on one device (pure)."""
+    if not parallel:
+        return None
+    tensor, pipeline, expert = parallel["tensor"], parallel["pipeline"], parallel["expert"]
+    return World(
+        size=max(tensor, expert) * pipeline,
+        ranks=ranks,
+        leader=f"{leader}:{parallel['port']}",
+        tensor=tensor,
+        pipeline=pipeline,
+        expert=expert,
     )
 
 
@@ -108,15 +154,23 @@ def engine_config(config: ServingConfig) -> EngineConfig:
     )
 
 
-def _grants(replica_ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, list[DeviceGrant]]:
-    found: dict[uuid.UUID, list[DeviceGrant]] = {}
-    rows = Partition.objects.select_related("device__parent").filter(replica_id__in=replica_ids).order_by("rank")
+def _grants(node: Node, replica_ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, list[_Rank]]:
+    """By replica, its ranks on ``node`` with what each may use."""
+    found: dict[uuid.UUID, list[_Rank]] = {}
+    held = Partition.objects.select_related("device__parent").filter(replica_id__in=replica_ids)
+    rows = held.filter(device__node=node).order_by("rank")
     for row in rows:
         whole = row.device.parent or row.device
         instance = row.device.uuid if row.device.parent_id else ""
         share = Share(row.isolation)
-        grant = DeviceGrant(uuid=whole.uuid, memory_bytes=row.memory_bytes, share=share, mig_uuid=instance)
-        found.setdefault(row.replica_id, []).append(grant)
+        grant = DeviceGrant(
+            uuid=whole.uuid,
+            memory_bytes=row.memory_bytes,
+            share=share,
+            mig_uuid=instance,
+            thread_percentage=row.thread_percentage,
+        )
+        found.setdefault(row.replica_id, []).append(_Rank(row.rank, grant, row.host_bytes))
     return found
 
 

@@ -1,9 +1,11 @@
 """A node's report, applied: the node and its devices by fleet, its replicas by serving, in one transaction."""
 
+from typing import Final
+
 from django.db import transaction
 
 from dispatch import translate
-from fleet import pacing
+from fleet import health, pacing
 from fleet.changes import Changes
 from fleet.joining import actor_of_node
 from fleet.models import Node
@@ -13,6 +15,9 @@ from ledger import generations
 from runtime.wire.reports import NodeReport, ReportReply
 from serving.observing import observe_replicas
 
+#: The agent's word for an engine that survives being killed.
+UNKILLABLE: Final = "EngineUnkillable"
+
 
 @retry_on_conflict
 def apply_report(node: Node, report: NodeReport, *, address: str = "") -> ReportReply:
@@ -21,11 +26,14 @@ def apply_report(node: Node, report: NodeReport, *, address: str = "") -> Report
     with transaction.atomic():
         observed = observe(node.id, translate.node_facts(report), changes)
         if observed.fresh:
+            actor, seen = actor_of_node(observed.node, address), translate.observations(report)
+            if stuck := [each.replica_id for each in seen if each.reason == UNKILLABLE]:
+                health.note_stuck(observed.node, stuck, actor=actor, changes=changes)
             observe_replicas(
                 observed.node,
-                translate.observations(report),
+                seen,
                 applied_generation=report.applied_generation,
-                actor=actor_of_node(observed.node, address),
+                actor=actor,
                 changes=changes,
             )
             changes.announce()

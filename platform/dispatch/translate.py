@@ -9,12 +9,16 @@ import msgspec
 
 from fleet.facts import DeviceFacts, HealthFacts, HostFacts, LayoutFacts, NodeFacts
 from runtime.wire import codec
-from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact
+from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact, HostReport
 from runtime.wire.reports import NodeReport, ReplicaReport
 from serving.observing import Observation
 
 MAX_REPLICAS_PER_NODE = 512
 MAX_HEALTH_FACTS = 512
+MAX_WALLS = 32
+MAX_RAILS = 64
+MAX_PROCESSES = 64
+_DRIFTING = ("hbm_bandwidth_used", "memory_temperature_c", "clocks", "pcie", "unreadable")
 _KEPT = (
     "architecture", "serial", "numa_node", "nvlink", "paths", "ecc", "remap", "throttle", "recovery_action",
     "problem",
@@ -39,6 +43,11 @@ def node_facts(report: NodeReport) -> NodeFacts:
             memory_available_bytes=max(host.memory_available_bytes, 0),
             disk_free_bytes=max(host.disk_free_bytes, 0),
             cpu_used=_number(host.cpu_used),
+            walls=tuple(
+                {"name": wall.name[:40], "used": wall.used, "detail": wall.detail[:300]}
+                for wall in host.walls[:MAX_WALLS]
+            ),
+            more=_host(host),
         ),
         devices=tuple(fact for device in report.devices for fact in (_device(device), *_instances(device))),
         stored_sha256=frozenset(digest for digest in report.stored_sha256 if len(digest) == 64),
@@ -54,6 +63,12 @@ def node_facts(report: NodeReport) -> NodeFacts:
             for layout in report.layouts[:MAX_REPLICAS_PER_NODE]
         ),
     )
+
+
+def _host(host: HostReport) -> dict[str, Any]:
+    """What is kept of the machine as it came."""
+    rails = [_plain(rail) for rail in host.rails[:MAX_RAILS]]
+    return {"numa_nodes": max(host.numa_nodes, 0), "rails": rails}
 
 
 def observations(report: NodeReport) -> list[Observation]:
@@ -79,6 +94,7 @@ def _device(device: DeviceReport) -> DeviceFacts:
         problem=device.problem,
         stand_in=device.stand_in,
         more=_more(device),
+        readings=_readings(device),
     )
 
 
@@ -119,6 +135,16 @@ def _more(device: DeviceReport) -> dict[str, Any]:
     if device.mig is not None:
         instances = [msgspec.structs.replace(each, memory_used_bytes=0) for each in device.mig.instances]
         kept["mig"] = _plain(msgspec.structs.replace(device.mig, instances=instances))
+    return kept
+
+
+def _readings(device: DeviceReport) -> dict[str, Any]:
+    """What drifts, as it came; of many processes those with the most memory."""
+    plain = _plain(device) or {}
+    kept = {name: plain[name] for name in _DRIFTING if plain.get(name) is not None}
+    found = sorted(device.processes, key=lambda each: -(each.memory_bytes or 0))[:MAX_PROCESSES]
+    if found:
+        kept["processes"] = [_plain(each) for each in found]
     return kept
 
 

@@ -83,7 +83,7 @@ def _want(actor: Actor, device: Device, act: Callable[[Device], list[list[int]]]
             return row
         values = {
             "layout": wanted,
-            "layout_before": row.layout or _reported(row),
+            "layout_before": row.layout or reported(row),
             "layout_generation": row.layout_generation + 1,
             "layout_phase": "waiting",
             "layout_message": "Its node has not read it yet.",
@@ -102,7 +102,8 @@ def _want(actor: Actor, device: Device, act: Callable[[Device], list[list[int]]]
     return row
 
 
-def _reported(row: Device) -> list[list[int]]:
+def reported(row: Device) -> list[list[int]]:
+    """The instances that a GPU has by its node's report, as pairs of profile id and first slice."""
     instances = (row.facts.get("mig") or {}).get("instances") or ()
     return sorted(([int(each["profile_id"]), int(each.get("start", 0))] for each in instances), key=lambda p: p[1])
 

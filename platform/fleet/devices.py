@@ -112,7 +112,7 @@ def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) 
     }
     if drifting:
         names = ("memory_used_bytes", "utilization", "temperature_c", "power_w", "power_limit_w")
-        values |= {name: getattr(fact, name) for name in names}
+        values |= {name: getattr(fact, name) for name in names} | {"readings": dict(fact.readings)}
     changed = {name: value for name, value in values.items() if getattr(device, name) != value}
     larger = changed.get("memory_bytes", 0) > device.memory_bytes
     grown = larger or "present" in changed or changed.get("stand_in", False)

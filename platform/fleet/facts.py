@@ -9,8 +9,8 @@ from typing import Any
 class DeviceFacts:
     """One device of a report. Bytes, degrees Celsius, watts; ``problem`` is a sentence, "" when all is well.
 
-    A MIG instance has a ``parent_uuid`` and slices of it. ``more`` is plain JSON that is kept as it is; see
-    ``Device.facts``.
+    A MIG instance has a ``parent_uuid`` and slices of it. ``more`` and ``readings`` are plain JSON that is kept as
+    it is; see ``Device.facts`` and ``Device.readings``.
     """
 
     uuid: str
@@ -31,6 +31,7 @@ class DeviceFacts:
     slice_start: int = 0
     slice_count: int = 0
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    readings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class LayoutFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """The machine around the devices; bytes."""
+    """The machine around the devices; bytes. ``walls`` and ``more`` are plain JSON; see ``Node``."""
 
     hostname: str
     os: str
@@ -72,6 +73,8 @@ class HostFacts:
     memory_available_bytes: int
     disk_free_bytes: int
     cpu_used: float | None
+    walls: tuple[Mapping[str, Any], ...] = ()
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

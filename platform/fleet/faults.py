@@ -205,6 +205,12 @@ FACTS: Final[Mapping[str, Rule]] = {
     "thermal": Rule(Action.SUSPECT, "is too hot", "N: clocks held down; P: more work would make it hotter"),
     "power": Rule(Action.WATCH, "is short of power", "N: clocks held down", limit=3),
     "nvlink": Rule(Action.SUSPECT, _NVLINK, "N; P: what runs on this one device goes on"),
+    "engine_unkillable": Rule(
+        Action.RESET,
+        "holds a process that does not end",
+        "P: a process that survives being killed hangs in the driver; only a restart of the machine frees its memory",
+        repair=Repair.REBOOT,
+    ),
     "driver": Rule(Action.WATCH, "has trouble with its driver", "N", limit=3),
 }  # fmt: skip
 _RETURNED: Final = Rule(Action.IGNORE, "answers again", "P")
@@ -264,6 +270,20 @@ def standing(facts: Mapping[str, Any]) -> str:
     if nvlink.get("links", 0) > nvlink.get("active", 0):
         return "nvlink"
     return ""
+
+
+#: What a person has to do on the node for a device to come back. The platform resets nothing by itself: NVML has no
+#: call for it, the tool needs root and an idle GPU, and on machines with NVSwitches all GPUs of the fabric must be
+#: reset together, which would stop what runs on healthy ones.
+_BY_HAND: Final[Mapping[str, str]] = {
+    Repair.RESET: "nvidia-smi --gpu-reset -i {uuid}",
+    Repair.REBOOT: "systemctl reboot",
+}
+
+
+def command_for(repair: str, uuid: str) -> str:
+    """The command with which an operator repairs a device on its node, "" where there is none."""
+    return _BY_HAND.get(repair, "").format(uuid=uuid)
 
 
 def for_tenants(reason: str) -> str:

@@ -46,6 +46,11 @@ def observe_gateway(
     )
 
 
+def acknowledge(gateway_id: uuid.UUID, generation: int) -> None:
+    """Note that a gateway serves from ``generation``, ahead of its next report; an older one changes nothing."""
+    Gateway.objects.filter(id=gateway_id, applied_generation__lt=generation).update(applied_generation=generation)
+
+
 def live() -> "models.QuerySet[Gateway]":
     """Gateways that report."""
     return Gateway.objects.filter(removed_at=None, lease_expires_at__gt=clock.now())

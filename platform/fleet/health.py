@@ -7,7 +7,8 @@ trusted again. Nobody has to write into the database for a repaired device to co
 import datetime
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Set
+import uuid
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, Final
 
 from django.db import transaction
@@ -28,6 +29,8 @@ from ledger.record import record_move
 ACTOR: Final = system("fleet.health")
 #: The same thing of the same device within this time is one event that says how often.
 FOLD: Final = datetime.timedelta(minutes=1)
+#: The fact behind a process that survives being killed.
+STUCK: Final = "engine_unkillable"
 _DRAWN: Final = {DeviceState.HEALTHY, DeviceState.SUSPECT, DeviceState.RECOVERING}
 
 
@@ -66,11 +69,22 @@ def hear(
         changes.platform("devices")
 
 
+def note_stuck(node: Node, replica_ids: Collection[uuid.UUID], *, actor: Actor, changes: Changes) -> None:
+    """Send away the devices of replicas whose engines do not end even when killed; in the transaction of a report."""
+    held = Q(partitions__replica_id__in=replica_ids) | Q(instances__partitions__replica_id__in=replica_ids)
+    rows = Device.objects.filter(held, node=node, parent=None, state__in=_DRAWN)
+    verdict = faults.judge(STUCK)
+    for row in rows.order_by("uuid").distinct():
+        message = f"An engine on it does not end even when killed: it {verdict.plain}."
+        HealthEvent.objects.create(at=clock.now(), node=node, device=row, code=verdict.reason, message=message)
+        send_away(row, verdict, message, actor=actor, changes=changes)
+
+
 def _see_repairs(
     rows: Mapping[str, Device], over: Mapping[str, Set[str]], *, rebooted: bool, actor: Actor, changes: Changes
 ) -> None:
-    for uuid, row in rows.items():
-        if row.state == DeviceState.QUARANTINED and _repaired(row, rebooted, over.get(uuid, frozenset())):
+    for name, row in rows.items():
+        if row.state == DeviceState.QUARANTINED and _repaired(row, rebooted, over.get(name, frozenset())):
             recover(row, "Repaired", _repaired_words(), actor=actor, changes=changes)
 
 

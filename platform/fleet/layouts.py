@@ -224,10 +224,21 @@ def _room(geometry: Geometry, layout: Layout) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """One replica that waits for a wall of hardware: bytes, and how many compute slices at least."""
+    """One replica that waits for a wall of hardware: bytes, how many compute slices at least, and the one ``profile``
+    that it asks for ("": any). ``key`` says whose it is."""
 
     memory_bytes: int
     compute: int = 1
+    profile: str = ""
+    key: str = ""
+
+    def takes(self, profile: Profile) -> bool:
+        """True when an instance of ``profile`` serves it."""
+        return (
+            profile.memory_bytes >= self.memory_bytes
+            and profile.compute >= self.compute
+            and self.profile in ("", profile.name)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +290,7 @@ def _pairs(free: Sequence[Placed], wants: Sequence[Want]) -> Iterator[tuple[Want
     open_ = sorted(free, key=lambda each: (each.profile.memory_bytes, each.profile.compute, each.start))
     for want in wants:
         for each in open_:
-            if each.profile.memory_bytes >= want.memory_bytes and each.profile.compute >= want.compute:
+            if want.takes(each.profile):
                 open_.remove(each)
                 yield want, each
                 break
@@ -297,12 +308,19 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """Cut ``key`` like this; ``must_move`` replicas have to leave it first."""
+    """Cut ``key`` like this; ``must_move`` replicas have to leave it first. ``serves`` says which want gets what."""
 
     key: str
     layout: Layout
     served: int
     must_move: int
+    serves: tuple[tuple[str, Placed], ...] = ()
+
+    @property
+    def unused(self) -> Layout:
+        """Instances that no want of the demand takes."""
+        taken = {placed for _key, placed in self.serves}
+        return tuple(placed for placed in self.layout if placed not in taken)
 
 
 def propose(candidates: Sequence[Candidate], demand: Sequence[Want]) -> Proposal | None:
@@ -318,6 +336,25 @@ def propose(candidates: Sequence[Candidate], demand: Sequence[Want]) -> Proposal
         gain = choice.served - _serve(each.layout, demand)[0]
         if gain > 0:
             size = sum(placed.profile.memory_bytes for placed in choice.layout)
-            proposal = Proposal(each.key, choice.layout, choice.served, each.holders)
+            serves = tuple((want.key, placed) for want, placed in _pairs(choice.layout, demand))
+            proposal = Proposal(each.key, choice.layout, choice.served, each.holders, serves)
             found.append(((each.holders, -choice.served, size, each.key), proposal))
     return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def propose_all(candidates: Sequence[Candidate], demand: Sequence[Want], *, most: int = 16) -> list[Proposal]:
+    """Proposals one after the other, each for what those before leave unserved; at most ``most``.
+
+    Wants need keys of their own.
+    """
+    found: list[Proposal] = []
+    open_, left = list(candidates), list(demand)
+    while left and len(found) < most:
+        proposal = propose(open_, left)
+        if proposal is None:
+            break
+        found.append(proposal)
+        open_ = [each for each in open_ if each.key != proposal.key]
+        served = {key for key, _placed in proposal.serves}
+        left = [want for want in left if want.key not in served]
+    return found

@@ -4,6 +4,8 @@ The fleet belongs to the platform, not to tenants: nothing here is tenant-scoped
 alone read it whole.
 """
 
+from typing import ClassVar
+
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, IntegerRangeField, RangeOperators
 from django.db import models
@@ -12,6 +14,9 @@ from django.utils.translation import gettext_lazy as _
 
 from fleet.states import DeviceState, NodeState
 from kernel import ids
+from kernel.isolation import Isolation, Requirement
+from kernel.scope import ScopedManager
+from tenants.models import Tenant
 
 
 class Node(models.Model):
@@ -21,8 +26,9 @@ class Node(models.Model):
     the replicas placed here were promised of host memory and CPU. ``returns_to`` is the state a lost node goes back to
     when it reports. ``accepts_gap`` is set when the person who drains it accepts that replicas stop before their
     successors are ready. ``stored_sha256`` are files that its agent keeps: placement prefers nodes with the weights.
-    Heartbeats write ``last_seen_at`` and the lease, which no index covers, so that a heartbeat stays one cheap update;
-    ``details_at`` is when the rest was written.
+    ``walls`` are the kinds of isolation that its host offers, each with the reason why not; ``facts`` are its RDMA
+    ports and NUMA nodes. Heartbeats write ``last_seen_at`` and the lease, which no index covers, so that a heartbeat
+    stays one cheap update; ``details_at`` is when the rest was written.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
@@ -57,6 +63,9 @@ class Node(models.Model):
     disk_free_bytes = models.BigIntegerField(default=0)
     cpu_used = models.FloatField(null=True)
     stored_sha256 = ArrayField(models.CharField(max_length=64), default=list)
+    walls = models.JSONField(default=list)
+    fault_domain = models.CharField(max_length=80, blank=True)
+    facts = models.JSONField(default=dict)
     held_host_bytes = models.BigIntegerField(default=0)
     held_millicpus = models.BigIntegerField(default=0)
 
@@ -71,6 +80,11 @@ class Node(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def has_mps(self) -> bool:
+        """Whether shares of its GPUs can be limited by the driver."""
+        return any(wall.get("name") == "mps" and wall.get("used") for wall in self.walls)
+
 
 class DeviceKind(models.TextChoices):
     """What a device is. Simulated ones are labelled wherever they are shown."""
@@ -83,10 +97,12 @@ class DeviceKind(models.TextChoices):
 class Device(models.Model):
     """What a replica can be placed on, identified by ``uuid`` and by nothing else.
 
-    ``held_bytes`` is the sum of its partitions, moved in their transactions; the CHECK refuses over-commitment.
+    ``held_bytes`` is the sum of its partitions, ``held_percent`` of their limits on multiprocessors, both moved in
+    their transactions; the CHECKs refuse over-commitment.
     ``present`` is false when the node's last report did not list the device. ``stand_in``: a simulated device on which
     its node runs stand-ins for engines. ``facts`` are what its node says of it beyond the columns (links, errors,
-    MIG), as in its report. While it is quarantined, ``repair`` is what it waits for and ``dead`` says that what ran on
+    MIG), as in its report, ``readings`` what drifts (use of memory bandwidth, clocks, PCIe, processes), written every
+    few seconds. While it is quarantined, ``repair`` is what it waits for and ``dead`` says that what ran on
     it does not answer: gateways are told of nothing there. ``fault_at`` is when it last had a fault.
 
     A MIG instance is a device with a ``parent``, of which it has ``slice_count`` memory slices from ``slice_start`` on:
@@ -101,6 +117,7 @@ class Device(models.Model):
     product = models.CharField(max_length=120)
     memory_bytes = models.BigIntegerField()
     held_bytes = models.BigIntegerField(default=0)
+    held_percent = models.PositiveSmallIntegerField(default=0)
     state = models.CharField(max_length=16, choices=DeviceState, default=DeviceState.HEALTHY)
     reason = models.CharField(max_length=64, blank=True)
     message = models.TextField(blank=True)
@@ -117,6 +134,7 @@ class Device(models.Model):
     power_limit_w = models.FloatField(null=True)
     stand_in = models.BooleanField(default=False)
     facts = models.JSONField(default=dict)
+    readings = models.JSONField(default=dict)
     dead = models.BooleanField(default=False)
     repair = models.CharField(max_length=16, blank=True)
     fault_at = models.DateTimeField(null=True)
@@ -151,6 +169,7 @@ class Device(models.Model):
             ),
             models.CheckConstraint(condition=Q(held_bytes__gte=0), name="device_held_not_negative"),
             models.CheckConstraint(condition=Q(held_bytes__lte=F("memory_bytes")), name="device_not_over_committed"),
+            models.CheckConstraint(condition=Q(held_percent__lte=100), name="device_compute_not_over_committed"),
             models.CheckConstraint(condition=Q(kind__in=DeviceKind.values), name="device_kind_known"),
             models.CheckConstraint(condition=Q(state__in=DeviceState.values), name="device_state_known"),
         ]
@@ -164,20 +183,17 @@ class Device(models.Model):
         return self.parent_id is None and bool(self.layout or (self.facts.get("mig") or {}).get("enabled"))
 
 
-class Isolation(models.TextChoices):
-    """How strictly a partition is kept apart from its neighbours; shown for what it is."""
-
-    EXCLUSIVE = "exclusive", _("Whole device")
-    MIG = "mig", _("MIG instance")
-    MPS = "mps", _("MPS share")
-    COOPERATIVE = "cooperative", _("Cooperative share")
+#: All partitions of a device are of one of these groups: what one owner has alone, what the driver limits, what
+#: limits itself. A limit of the driver is none while a neighbour outside of it may take what it likes.
+_GROUPS = {Isolation.EXCLUSIVE: 1, Isolation.MPS: 2}
 
 
 class Partition(models.Model):
     """A part of a device with exactly one owner, the rank of a replica.
 
-    A device is either one exclusive partition or any number of shares, never both: the exclusion constraint says so.
-    ``host_bytes`` and ``millicpus`` are what the owner holds of the node beside the device.
+    A device is either one exclusive partition, or any number of MPS shares, or any number of cooperative ones, never a
+    mix: the exclusion constraint says so. ``thread_percentage`` is an MPS share's limit on the multiprocessors (0:
+    none). ``host_bytes`` and ``millicpus`` are what the owner holds of the node beside the device.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
@@ -186,6 +202,7 @@ class Partition(models.Model):
     memory_bytes = models.BigIntegerField()
     host_bytes = models.BigIntegerField(default=0)
     millicpus = models.PositiveIntegerField(default=0)
+    thread_percentage = models.PositiveSmallIntegerField(default=0)
     replica_id = models.UUIDField()
     rank = models.PositiveSmallIntegerField(default=0)
     created_at = models.DateTimeField()
@@ -205,7 +222,10 @@ class Partition(models.Model):
                     ("device", RangeOperators.EQUAL),
                     (
                         models.Case(
-                            models.When(isolation=Isolation.EXCLUSIVE, then=models.Value(1)),
+                            *(
+                                models.When(isolation=isolation, then=models.Value(group))
+                                for isolation, group in _GROUPS.items()
+                            ),
                             default=models.Value(0),
                             output_field=models.IntegerField(),
                         ),
@@ -215,10 +235,34 @@ class Partition(models.Model):
             ),
             models.CheckConstraint(condition=Q(memory_bytes__gt=0), name="partition_has_memory"),
             models.CheckConstraint(condition=Q(isolation__in=Isolation.values), name="partition_isolation_known"),
+            models.CheckConstraint(
+                condition=Q(thread_percentage=0) | Q(isolation=Isolation.MPS, thread_percentage__lte=100),
+                name="partition_threads_by_mps",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.isolation} {self.memory_bytes} of {self.device_id}"
+
+
+class IsolationPolicy(models.Model):
+    """The least isolation that every replica of a tenant must have. A tenant without a row requires nothing."""
+
+    TENANT_FIELD: ClassVar[str] = "tenant_id"
+
+    tenant = models.OneToOneField(Tenant, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    least = models.CharField(max_length=16, choices=Requirement, default=Requirement.ANY)
+    set_at = models.DateTimeField(null=True)
+    set_by = models.CharField(max_length=254)
+
+    objects = ScopedManager["IsolationPolicy"]()
+
+    class Meta:
+        verbose_name_plural = "isolation policies"
+        constraints = [models.CheckConstraint(condition=Q(least__in=Requirement.values), name="isolation_policy_known")]
+
+    def __str__(self) -> str:
+        return self.least
 
 
 class HealthEvent(models.Model):

@@ -120,6 +120,8 @@ def _steady(host: HostFacts) -> dict[str, Any]:
         "os": host.os[:120],
         "cpus": host.cpus,
         "memory_bytes": host.memory_bytes,
+        "walls": [dict(wall) for wall in host.walls],
+        "facts": dict(host.more),
     }
 
 

@@ -11,8 +11,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from fleet.errors import CapacityGone
-from fleet.models import Device, Isolation, Node, Partition
+from fleet.models import Device, Node, Partition
 from kernel import clock
+from kernel.isolation import MAX_MPS_CLIENTS, Isolation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Share:
     host_bytes: int
     millicpus: int
     isolation: Isolation = Isolation.COOPERATIVE
+    thread_percentage: int = 0
 
 
 def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int = 0) -> Partition:
@@ -40,6 +42,13 @@ def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int
             f"Device {device.uuid} has {device.memory_bytes - device.held_bytes} bytes left; "
             f"{share.memory_bytes} are needed."
         )
+    if device.held_percent + share.thread_percentage > 100:
+        raise CapacityGone(
+            f"Device {device.uuid} has {100 - device.held_percent} % of its multiprocessors left; "
+            f"{share.thread_percentage} % are asked for."
+        )
+    if share.isolation is Isolation.MPS and device.partitions.count() >= MAX_MPS_CLIENTS:
+        raise CapacityGone(f"Device {device.uuid} has {MAX_MPS_CLIENTS} MPS shares already; its server takes no more.")
     try:
         with transaction.atomic():
             partition = Partition.objects.create(
@@ -48,13 +57,18 @@ def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int
                 memory_bytes=share.memory_bytes,
                 host_bytes=share.host_bytes,
                 millicpus=share.millicpus,
+                thread_percentage=share.thread_percentage,
                 replica_id=replica_id,
                 rank=rank,
                 created_at=clock.now(),
             )
     except IntegrityError as exc:
-        raise CapacityGone(f"Device {device.uuid} cannot be given to this replica: it has another owner.") from exc
-    Device.objects.filter(id=device.id).update(held_bytes=F("held_bytes") + share.memory_bytes)
+        raise CapacityGone(
+            f"Device {device.uuid} cannot be given to this replica: it has another owner, or shares of another kind."
+        ) from exc
+    Device.objects.filter(id=device.id).update(
+        held_bytes=F("held_bytes") + share.memory_bytes, held_percent=F("held_percent") + share.thread_percentage
+    )
     Node.objects.filter(id=device.node_id).update(
         held_host_bytes=F("held_host_bytes") + share.host_bytes, held_millicpus=F("held_millicpus") + share.millicpus
     )
@@ -78,14 +92,16 @@ def lock_device(device_id: uuid.UUID) -> Device:
     return device
 
 
-def release(replica_id: uuid.UUID) -> int:
-    """Free everything that ``replica_id`` holds; return how many partitions. Freeing twice is harmless."""
+def release(replica_id: uuid.UUID, *, node_id: uuid.UUID | None = None) -> int:
+    """Free everything that ``replica_id`` holds (on one node, where it is named); return how many partitions.
+
+    Freeing twice is harmless.
+    """
     _require_transaction()
-    held = list(
-        Partition.objects.select_related("device")
-        .filter(replica_id=replica_id)
-        .order_by("device__node_id", "device__uuid")
-    )
+    rows = Partition.objects.select_related("device").filter(replica_id=replica_id)
+    if node_id is not None:
+        rows = rows.filter(device__node_id=node_id)
+    held = list(rows.order_by("device__node_id", "device__uuid"))
     freed = 0
     for partition in held:
         Node.objects.select_for_update(no_key=True).filter(id=partition.device.node_id).first()
@@ -93,7 +109,10 @@ def release(replica_id: uuid.UUID) -> int:
         if not Partition.objects.filter(id=partition.id).delete()[0]:
             continue
         freed += 1
-        Device.objects.filter(id=partition.device_id).update(held_bytes=F("held_bytes") - partition.memory_bytes)
+        Device.objects.filter(id=partition.device_id).update(
+            held_bytes=F("held_bytes") - partition.memory_bytes,
+            held_percent=F("held_percent") - partition.thread_percentage,
+        )
         Node.objects.filter(id=partition.device.node_id).update(
             held_host_bytes=F("held_host_bytes") - partition.host_bytes,
             held_millicpus=F("held_millicpus") - partition.millicpus,

@@ -1,5 +1,7 @@
 """Verbs on nodes and gateways. Platform admins only."""
 
+from typing import Final
+
 from django.db import transaction
 
 from fleet import holders, joining, partitions
@@ -7,7 +9,7 @@ from fleet.changes import CAPACITY_CHANGED, Changes
 from fleet.errors import NodeHoldsReplicas
 from fleet.models import Device, Gateway, Node, Partition
 from fleet.states import NODE, NodeState
-from kernel import clock, machine
+from kernel import clock, errors, machine
 from kernel.actors import Actor
 from kernel.conflicts import retry_on_conflict
 from kernel.texts import counted
@@ -51,6 +53,38 @@ def finish_drain(*, actor: Actor, node: Node) -> Node:
     )
 
 
+MAX_FAULT_DOMAIN: Final = 80
+
+
+def set_fault_domain(*, actor: Actor, node: Node, name: str) -> Node:
+    """Say what the node fails together with (a rack, a power feed); "" is the node by itself.
+
+    Replicas of one deployment are spread over fault domains; what runs already stays.
+    """
+    access.require_platform_admin(actor)
+    name = name.strip()
+    if len(name) > MAX_FAULT_DOMAIN or not name.isprintable():
+        raise errors.InvalidInput(
+            f"A fault domain is a name of at most {MAX_FAULT_DOMAIN} characters, or nothing.", data={"field": "name"}
+        )
+    with transaction.atomic():
+        locked = Node.objects.select_for_update(no_key=True).get(id=node.id)
+        if locked.fault_domain != name:
+            record(
+                actor=actor,
+                action="node.fault_domain_set",
+                subject_kind="node",
+                subject_id=locked.id,
+                tenant_id=None,
+                subject_label=locked.name,
+                data={"before": locked.fault_domain, "after": name},
+            )
+            Node.objects.filter(id=locked.id).update(fault_domain=name)
+            locked.fault_domain = name
+            hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "nodes", "node": str(locked.id)})
+    return locked
+
+
 @retry_on_conflict
 def remove(*, actor: Actor, node: Node) -> Node:
     """Take the node out of the fleet; its credential is refused from now on.
@@ -77,7 +111,7 @@ def remove(*, actor: Actor, node: Node) -> Node:
         changes = Changes()
         holders.evict(locked.id, changes)
         for replica_id in sorted(replica_ids):
-            partitions.release(replica_id)
+            partitions.release(replica_id, node_id=locked.id)
         Device.objects.filter(node=locked).delete()
         record_move(
             move, actor=actor, tenant_id=None, subject_label=locked.name, data={"replicas_freed": len(replica_ids)}

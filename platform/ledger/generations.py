@@ -5,6 +5,7 @@ counter and the rows in one REPEATABLE READ snapshot, so a table never claims a 
 """
 
 from django.db import connection, models, transaction
+from django.db.models.expressions import RawSQL
 
 from ledger import hints
 from ledger.models import Generation
@@ -31,3 +32,9 @@ def bump(name: str) -> int:
 def current(name: str) -> int:
     """The counter ``name``; 0 before the first bump."""
     return Generation.objects.filter(name=name).values_list("value", flat=True).first() or 0
+
+
+def stamp(name: str) -> tuple[int, str]:
+    """The counter ``name`` and the transaction that wrote it: no other state of the database has the same."""
+    found = Generation.objects.filter(name=name).annotate(by=RawSQL("ledger_generation.xmin::text", ())).first()
+    return (found.value, found.by) if found is not None else (0, "")

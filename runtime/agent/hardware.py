@@ -42,6 +42,11 @@ class Hardware:
         if self.kernel_log is not None:
             self.kernel_log.close()
 
+    @property
+    def pretends(self) -> bool:
+        """True when the only GPUs are simulated and stand-ins run on them."""
+        return self.listener is None and self.simulated is not None and self.simulated.stand_ins
+
     def shown(self, report: HostReport) -> HostReport:
         """The host as it is reported: a machine that is simulated whole replaces the real one's facts.
 

@@ -14,7 +14,8 @@ from runtime.wire.devices import HostReport, Wall
 class Host:
     """Reads the host; ``cpu_used`` is the fraction of all CPUs in use between the last two reports.
 
-    ``walls`` gives the isolation that is used here; ``shown`` may replace facts (a simulated machine).
+    ``walls`` gives the isolation that is used here (set again once all of it is known); ``shown`` may replace facts (a
+    simulated machine).
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class Host:
         sysfs_root: Path = sysfs.ROOT,
     ) -> None:
         self._folder = folder
-        self._walls = walls
+        self.walls = walls
         self._sysfs = sysfs_root
         self.shown: Callable[[HostReport], HostReport] = lambda report: report
         self._times = psutil.cpu_times()
@@ -45,7 +46,7 @@ class Host:
             cpu_used=self.cpu_used,
             numa_nodes=sysfs.numa_nodes(self._sysfs),
             rails=sysfs.rails(self._sysfs),
-            walls=list(self._walls()),
+            walls=list(self.walls()),
         )
         return self.shown(report)
 

@@ -30,6 +30,8 @@ MAX_PIDS: Final = 4096
 OPEN_FILES: Final = 65536
 CPU_PERIOD_US: Final = 100_000
 TRY_SECONDS: Final = 30.0
+#: The limit on memory over what was promised: a promise is an estimate, and what is beyond it by half is a leak.
+MEMORY_SLACK: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ def _make_group(base: Path, assignment: ReplicaAssignment, device_kind: DeviceKi
     processors = f"{assignment.millicpus * CPU_PERIOD_US // 1000} {CPU_PERIOD_US}" if assignment.millicpus else "max"
     try:
         group.mkdir(exist_ok=True)
-        (group / "memory.max").write_text(str(memory) if memory else "max")
+        (group / "memory.max").write_text(str(int(memory * MEMORY_SLACK)) if memory else "max")
         (group / "cpu.max").write_text(processors)
         (group / "pids.max").write_text(str(MAX_PIDS))
     except OSError as exc:

@@ -36,17 +36,24 @@ def choose_device(
 ) -> Target:
     """Return the granted device as it is on this node. ``simulated``: stand-ins may run on simulated devices.
 
+    Of several, which one stand-in takes for all the ranks of this node, the first is returned.
+
     Raises:
         Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated``, ``DeviceCut``, ``InstanceMissing`` or
             ``UnsupportedPlacement``.
     """
-    if len(assignment.devices) != 1:
+    several = len(assignment.devices) != 1 or assignment.world is not None
+    here = [devices[grant.uuid] for grant in assignment.devices if grant.uuid in devices]
+    if several and (not assignment.devices or any(device.kind is not DeviceKind.SIMULATED for device in here)):
+        size = assignment.world.size if assignment.world is not None else len(assignment.devices)
         raise Fault(
-            "UnsupportedPlacement",
-            f"this agent runs a replica on one device, not on {len(assignment.devices)}",
-            Retry.NEVER,
+            "UnsupportedPlacement", f"the engine runs a replica on one device, not as {size} ranks", Retry.NEVER
         )
-    grant = assignment.devices[0]
+    targets = [_target(grant, devices, simulated=simulated) for grant in assignment.devices]
+    return targets[0]
+
+
+def _target(grant: DeviceGrant, devices: Mapping[str, DeviceReport], *, simulated: bool) -> Target:
     device = devices.get(grant.uuid)
     if device is None:
         raise Fault("DeviceMissing", f"device {grant.uuid} is not on this node now")
@@ -103,6 +110,7 @@ def build_spec(
         config=assignment.config,
         host=bind,
         advertise_host=advertise,
+        world=assignment.world,
     )
 
 

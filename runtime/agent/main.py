@@ -55,11 +55,12 @@ async def serve(
     boot = identity.boot_id()
     slots: dict[str, Slot] = {}
     walls = isolation.survey(config)
-    mps = Mps(config.folder / "mps", several_users=bool(config.engine_uids))
-    host = Host(config.folder, walls=lambda: [*walls.facts, mps.wall])
+    host = Host(config.folder, walls=lambda: walls.facts)
     found = hardware.find(
         config, who, cpu_used=lambda: engine_memory(slots, who.cpu_uuid), cpu_load=lambda: host.cpu_used
     )
+    mps = Mps(config.folder / "mps", several_users=bool(config.engine_uids), pretended=found.pretends)
+    host.walls = lambda: [*walls.facts, mps.wall]
     host.shown = found.shown
     inventory = Inventory(found.sources)
     async with AsyncExitStack() as stack:

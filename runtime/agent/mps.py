@@ -24,10 +24,17 @@ MIB: Final = 1024 * 1024
 
 
 class Mps:
-    """The daemons of this node under ``folder``. ``several_users`` when engines run as users of their own."""
+    """The daemons of this node under ``folder``. ``several_users`` when engines run as users of their own.
 
-    def __init__(self, folder: Path, *, program: str | None = None, several_users: bool = False) -> None:
+    On a machine that is simulated whole (``pretended``) stand-ins share a GPU and no daemon is ever called, whatever is
+    installed: none could serve a GPU that is not there. The wall says that it is simulated.
+    """
+
+    def __init__(
+        self, folder: Path, *, program: str | None = None, several_users: bool = False, pretended: bool = False
+    ) -> None:
         self._folder = folder
+        self._pretended = pretended
         self._program = program or shutil.which(PROGRAM) or ""
         self._several_users = several_users
         self._lock = asyncio.Lock()
@@ -35,6 +42,8 @@ class Mps:
     @property
     def wall(self) -> Wall:
         """Whether shares of a GPU can be limited by the driver here."""
+        if self._pretended:
+            return Wall(name="mps", used=True, detail="simulated: stand-ins share a GPU, and no daemon runs")
         if self._program:
             return Wall(
                 name="mps", used=True, detail="one control daemon per shared GPU; memory is limited by the driver"
@@ -57,6 +66,8 @@ class Mps:
         Raises:
             Fault: ``MpsUnavailable``.
         """
+        if self._pretended:
+            return
         if not self._program:
             raise Fault("MpsUnavailable", f"this share needs MPS, and {PROGRAM} is not installed on this node")
         async with self._lock:
@@ -76,7 +87,7 @@ class Mps:
 
     async def stop_unused(self, used: Collection[str]) -> None:
         """End the daemons of GPUs that no replica shares now."""
-        if not self._folder.exists():
+        if not self._program or self._pretended or not self._folder.exists():
             return
         async with self._lock:
             for folder in sorted(self._folder.iterdir()):

@@ -14,6 +14,7 @@ from runtime.wire.inference import (
     HEADER_TENANT,
     PATH_DRAIN,
     PATH_STATE,
+    PROBE_TENANT,
     EngineState,
 )
 
@@ -21,7 +22,6 @@ STATE_SECONDS: Final = 2.0
 DRAIN_SECONDS: Final = 5.0
 VERIFY_SECONDS: Final = 120.0
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-AGENT_TENANT: Final = "millpond-agent"
 _FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, MalformedMessage, msgspec.MsgspecError)
 
 
@@ -75,8 +75,8 @@ class Prober:
         body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
         headers = {
             HEADER_REQUEST_ID: request_id,
-            HEADER_TENANT: AGENT_TENANT,
-            HEADER_PREFIX_SALT: AGENT_TENANT,
+            HEADER_TENANT: PROBE_TENANT,
+            HEADER_PREFIX_SALT: PROBE_TENANT,
         }
         try:
             status, answer = await self._call("POST", url + "/v1/completions", token, VERIFY_SECONDS, body, headers)

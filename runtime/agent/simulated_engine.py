@@ -25,6 +25,7 @@ from runtime.agent import files
 from runtime.base import asgi, lifeline, logs
 from runtime.base.clock import Clock, SystemClock
 from runtime.wire import codec, inference
+from runtime.wire.assignments import World
 from runtime.wire.inference import EngineAddress, EngineLoad, EngineSpec, EngineState, Usage
 from runtime.wire.memory import MemoryLedger
 from runtime.wire.reports import EngineStats, Phase
@@ -112,7 +113,7 @@ class SimulatedEngine:
             generation=self._spec.generation,
             phase=self.phase,
             reason="Simulated",
-            message=MESSAGE,
+            message=f"{MESSAGE}{_ranks(self._spec.world)}",
             progress=min(1.0, passed / self._pace.load_seconds) if self._pace.load_seconds else 1.0,
             max_model_len=self._spec.config.max_model_len or 4096,
             ledger=MemoryLedger(
@@ -193,6 +194,14 @@ class SimulatedEngine:
                 await request.write(inference.USAGE_COMMENT + codec.encode(usage) + b"\n\n")
             await request.write(b"data: " + msgspec.json.encode(answer.piece(done)) + b"\n\n")
         await request.write(b"data: [DONE]\n\n", more=False)
+
+
+def _ranks(world: World | None) -> str:
+    """Which of several ranks this stands in for."""
+    if world is None:
+        return ""
+    here = ", ".join(map(str, world.ranks))
+    return f" It stands in for ranks {here} of {world.size}, which meet at {world.leader}."
 
 
 class _Answer:

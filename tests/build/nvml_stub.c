@@ -21,9 +21,10 @@ typedef struct { int dev; int gi; unsigned epoch; } Handle;
 typedef struct { int dev; int gi; int ci; } Part;
 typedef struct { long offset; } EventSet;
 
-static Line lines[MAX_LINES];
-static int count_lines = 0;
-static struct timespec stamp;
+/* The listener, the scan and the cutting are threads of their own: each keeps its own copy of the file. */
+static __thread Line lines[MAX_LINES];
+static __thread int count_lines = 0;
+static __thread struct timespec stamp;
 static Instance made[MAX_GI];
 static int count_made = 0;
 static int mode[64];
@@ -31,7 +32,7 @@ static unsigned epoch = 1;
 static int initialised = 0;
 
 static const char *path(const char *suffix) {
-    static char name[1024];
+    static __thread char name[1024];
     snprintf(name, sizeof name, "%s%s", getenv("FAKE_NVML"), suffix);
     return name;
 }
@@ -343,7 +344,7 @@ int nvmlDeviceSetMigMode(Handle *h, unsigned on, unsigned *status) {
 }
 static const char *row(int dev, unsigned value, int by_enum) {
     char key[32];
-    static char found[192];
+    static __thread char found[192];
     for (int n = 0; n < 32; n++) {
         snprintf(key, sizeof key, "profile.%d", n);
         const char *v = text_of(dev, key);

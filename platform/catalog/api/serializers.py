@@ -7,6 +7,7 @@ from rest_framework import serializers
 
 from catalog.models import Alias, Model, ModelVersion, VersionFile
 from catalog.states import VersionState
+from kernel.isolation import Requirement
 
 
 class ModelIn(serializers.Serializer[Any]):
@@ -44,6 +45,10 @@ class FileIn(serializers.Serializer[Any]):
 class VersionIn(serializers.Serializer[Any]):
     files = FileIn(many=True, allow_empty=False)
     description = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
+    isolation = serializers.ChoiceField(
+        choices=Requirement.choices, required=False, default=Requirement.ANY.value,
+        help_text="The least that every replica of it must have, whatever it is deployed with.",
+    )  # fmt: skip
 
 
 class FileOut(serializers.ModelSerializer[VersionFile]):
@@ -97,6 +102,7 @@ class VersionOut(serializers.ModelSerializer[ModelVersion]):
             "model",
             "number",
             "description",
+            "isolation",
             "state",
             "reason",
             "message",

@@ -120,6 +120,7 @@ class Versions(CatalogView):
             values = self.parsed(serializers.VersionIn, request)
             version = services.create_version(
                 actor=self.actor, tenant=self.tenant, model=self.model(), description=values["description"],
+                isolation=values["isolation"],
                 files=[services.DeclaredFile(**file) for file in values["files"]],
             )  # fmt: skip
             return Response(self.version_out(version), status.HTTP_201_CREATED)

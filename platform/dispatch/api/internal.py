@@ -12,7 +12,7 @@ from dispatch.api.wire import answer, not_modified, read, refusal, tagged, wire_
 from dispatch.assignments import holds_file, read_assignments
 from dispatch.gateways import apply_report as apply_gateway_report
 from dispatch.reports import apply_report
-from dispatch.routes import read_table
+from dispatch.routes import newest_table
 from fleet import joining, machine_auth
 from fleet.models import Gateway, Node
 from kernel import errors
@@ -144,5 +144,5 @@ def gateway_routes(request: HttpRequest) -> HttpResponseBase:
     current = generations.current(generations.ROUTES)
     if known.isdigit() and int(known) == current:  # most re-reads: do not build a table that is not sent
         return not_modified(current)
-    table = read_table()
+    table = newest_table()
     return tagged(request, table, table.generation)

@@ -1,16 +1,18 @@
 """WebSockets that carry hints to agents and gateways: "something changed, read again", and nothing else."""
 
 import abc
+import uuid
 from typing import Any, ClassVar
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.urls import path
 
-from fleet import machine_auth
+from fleet import gateways, machine_auth
 from kernel.errors import PlatformError
 from ledger import generations, hints
 from runtime.wire import codec
+from runtime.wire.errors import MalformedMessage
 from runtime.wire.joining import Hint
 
 
@@ -67,13 +69,28 @@ class NodeHints(HintsConsumer):
 
 
 class GatewayHints(HintsConsumer):
-    """For one gateway."""
+    """For one gateway, which says here, too, what it serves from: sooner than its next report would."""
 
     topic = "routes"
+    gateway_id: uuid.UUID | None = None
 
     def counter(self, header: str) -> str:
-        machine_auth.gateway_of(header)
+        self.gateway_id = machine_auth.gateway_of(header).id
         return generations.ROUTES
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Take an acknowledgement; anything else ends the socket, and reports go on saying it."""
+        try:
+            said = codec.decode(text_data or "", Hint)
+        except MalformedMessage:
+            await self.close()
+            return
+        if said.topic == self.topic and self.gateway_id is not None:
+            await database_sync_to_async(self._acknowledge)(self.gateway_id, said.generation)
+
+    def _acknowledge(self, gateway_id: uuid.UUID, generation: int) -> None:
+        if generation <= generations.current(generations.ROUTES):  # nobody serves from a table that there is not
+            gateways.acknowledge(gateway_id, generation)
 
 
 urlpatterns = [

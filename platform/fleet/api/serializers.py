@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from fleet import faults
 from fleet.layouts import MAX_INSTANCES
 from fleet.models import Device, Gateway, HealthEvent, JoinToken, MachineKind, Node, Partition
 from kernel import clock
@@ -26,7 +27,10 @@ class PartitionOut(serializers.ModelSerializer[Partition]):
 
     class Meta:
         model = Partition
-        fields = ["id", "isolation", "memory_bytes", "host_bytes", "millicpus", "replica_id", "created_at", "holder"]
+        fields = [
+            "id", "isolation", "memory_bytes", "thread_percentage", "host_bytes", "millicpus", "replica_id", "rank",
+            "created_at", "holder",
+        ]  # fmt: skip
 
     @extend_schema_field(HolderOut(allow_null=True))
     def get_holder(self, row: Partition) -> dict[str, Any] | None:
@@ -40,6 +44,7 @@ class DeviceOut(serializers.ModelSerializer[Device]):
     node = serializers.CharField(source="node.name")
     node_id = serializers.UUIDField()
     free_bytes = serializers.SerializerMethodField()
+    repair_command = serializers.SerializerMethodField()
     parent_uuid = serializers.CharField(source="parent.uuid", default=None, allow_null=True, read_only=True)
     partitions = PartitionOut(many=True)
 
@@ -47,14 +52,18 @@ class DeviceOut(serializers.ModelSerializer[Device]):
         model = Device
         fields = [
             "id", "node", "node_id", "uuid", "kind", "product", "state", "reason", "message", "state_changed_at",
-            "present", "stand_in", "repair", "dead", "fault_at", "memory_bytes", "held_bytes", "free_bytes",
-            "memory_used_bytes", "compute_capability", "driver_version", "pci_bus_id", "utilization", "temperature_c",
-            "power_w", "power_limit_w", "facts", "parent_uuid", "slice_start", "slice_count", "layout",
-            "layout_generation", "layout_phase", "layout_message", "partitions",
+            "present", "stand_in", "repair", "repair_command", "dead", "fault_at", "memory_bytes", "held_bytes",
+            "held_percent", "free_bytes", "memory_used_bytes", "compute_capability", "driver_version", "pci_bus_id",
+            "utilization", "temperature_c", "power_w", "power_limit_w", "facts", "readings", "parent_uuid",
+            "slice_start", "slice_count", "layout", "layout_generation", "layout_phase", "layout_message", "partitions",
         ]  # fmt: skip
 
     def get_free_bytes(self, row: Device) -> int:
         return row.memory_bytes - row.held_bytes
+
+    @extend_schema_field(serializers.CharField(help_text="What an operator runs on the node; empty: nothing to run."))
+    def get_repair_command(self, row: Device) -> str:
+        return faults.command_for(row.repair, row.uuid)
 
 
 class PlacementIn(serializers.Serializer[Any]):
@@ -81,6 +90,14 @@ class DeviceReasonIn(serializers.Serializer[Any]):
     message = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
 
 
+class WallOut(serializers.Serializer[Any]):
+    """A kind of isolation around engines: whether the host offers it, and how or why not."""
+
+    name = serializers.CharField()
+    used = serializers.BooleanField()
+    detail = serializers.CharField()
+
+
 class NodeOut(serializers.ModelSerializer[Node]):
     """A node as lists show it; bytes."""
 
@@ -88,6 +105,8 @@ class NodeOut(serializers.ModelSerializer[Node]):
     replica_count = serializers.IntegerField(read_only=True)
     device_bytes = serializers.IntegerField(read_only=True, allow_null=True)
     held_device_bytes = serializers.IntegerField(read_only=True, allow_null=True)
+    walls = WallOut(many=True, read_only=True)
+    facts = serializers.DictField(read_only=True)
 
     class Meta:
         model = Node
@@ -95,7 +114,8 @@ class NodeOut(serializers.ModelSerializer[Node]):
             "id", "name", "machine_id", "state", "reason", "message", "state_changed_at", "created_at", "last_seen_at",
             "lease_expires_at", "agent_version", "data_address", "applied_generation", "hostname", "os", "cpus",
             "memory_bytes", "memory_available_bytes", "disk_free_bytes", "cpu_used", "held_host_bytes",
-            "held_millicpus", "device_count", "replica_count", "device_bytes", "held_device_bytes",
+            "held_millicpus", "fault_domain", "walls", "facts", "device_count", "replica_count", "device_bytes",
+            "held_device_bytes",
         ]  # fmt: skip
 
 
@@ -144,6 +164,12 @@ class DrainIn(serializers.Serializer[Any]):
     """``accept_gap``: replicas may stop before their successors are ready."""
 
     accept_gap = serializers.BooleanField(default=False)
+
+
+class FaultDomainIn(serializers.Serializer[Any]):
+    """``name`` of what fails together: a rack, a power feed. Empty: the node by itself."""
+
+    name = serializers.CharField(max_length=80, allow_blank=True)
 
 
 class JoinTokenIn(serializers.Serializer[Any]):

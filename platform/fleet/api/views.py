@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from fleet import access, selectors, services
-from fleet.api.serializers import DrainIn, JoinTokenIn, JoinTokenOut, NodeDetail, NodeOut
+from fleet.api.serializers import DrainIn, FaultDomainIn, JoinTokenIn, JoinTokenOut, NodeDetail, NodeOut
 from fleet.models import MachineKind, Node
 from tenants.api.base import PlatformView
 
@@ -109,6 +109,23 @@ class DrainView(NodeVerbView):
         body = DrainIn(data=request.data)
         body.is_valid(raise_exception=True)
         return self.carry_out(request, services.drain, node_id, **body.validated_data)
+
+
+class FaultDomainView(NodeVerbView):
+    """What a node fails together with."""
+
+    serializer_class = FaultDomainIn  # type: ignore[assignment]
+
+    @extend_schema(
+        operation_id="nodes_fault_domain",
+        summary="Set a node's fault domain",
+        request=FaultDomainIn,
+        responses=NodeDetail,
+    )
+    def post(self, request: Request, node_id: Any) -> Response:
+        body = FaultDomainIn(data=request.data)
+        body.is_valid(raise_exception=True)
+        return self.carry_out(request, services.set_fault_domain, node_id, **body.validated_data)
 
 
 class RemoveView(NodeVerbView):

@@ -50,7 +50,7 @@ class SimulatedSource:
         self._seed = seed
         self._changes = changes
         self._state = state
-        self._stand_ins = stand_ins
+        self.stand_ins = stand_ins
         self._lock = threading.Lock()
         self._stamp: tuple[float, ...] = ()
         self._events: deque[Observed] = deque(maxlen=MAX_EVENTS)
@@ -72,7 +72,7 @@ class SimulatedSource:
             machine = self._machine
             cuts = self._cuts.devices
             return [
-                simulated_facts.report(machine, gpu, cuts.get(gpu.uuid, Cut()), stand_in=self._stand_ins)
+                simulated_facts.report(machine, gpu, cuts.get(gpu.uuid, Cut()), stand_in=self.stand_ins)
                 for gpu in machine.devices
             ]
 

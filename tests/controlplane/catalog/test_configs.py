@@ -14,6 +14,9 @@ def test_nothing_said_is_the_engine_s_own_default() -> None:
     assert settings == configs.DEFAULTS
     marks = {"watermark_low": "low", "watermark_high": "high", "watermark_critical": "critical"}
     for name, value in vars(settings).items():
+        if name in (*configs.PARTITION, *configs.PARALLEL):
+            assert value in ("any", "", 0), name  # about devices: no engine reads it here
+            continue
         want = getattr(engine.watermarks, marks[name]) if name in marks else getattr(engine, name)
         assert value == want, name
 
@@ -33,6 +36,12 @@ def test_equal_settings_have_one_digest_however_they_are_said() -> None:
         ({"dtype": ["float32"]}, "dtype"),
         ({"quantization": "awq"}, "quantization"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"isolation": "steel"}, "isolation"),
+        ({"mig_profile": "big"}, "mig_profile"),
+        ({"mig_profile": "3g.40gb", "isolation": "exclusive"}, "mig_profile"),
+        ({"thread_percentage": 101, "isolation": "mps"}, "thread_percentage"),
+        ({"thread_percentage": 30}, "thread_percentage"),
+        ({"memory_limit_gib": 1, "memory_limit_bytes": 5}, "memory_limit_gib"),
         ({"max_num_seqs": True}, "max_num_seqs"),
         ({"max_num_seqs": 1.5}, "max_num_seqs"),
         ({"max_num_seqs": "8"}, "max_num_seqs"),

@@ -1,5 +1,6 @@
 """Hints over WebSockets: by credential, for one's own counter only, and never the truth itself."""
 
+import asyncio
 import uuid
 
 import pytest
@@ -10,7 +11,7 @@ from django.db import connections, transaction
 
 from dispatch.api.sockets import urlpatterns
 from fleet import joining
-from fleet.models import MachineKind
+from fleet.models import Gateway, MachineKind
 from ledger import generations
 from runtime.wire import codec
 from runtime.wire.joining import Hint
@@ -58,6 +59,14 @@ class Socket:
     async def hint(self):
         return codec.decode((await self.asgi.receive_output(timeout=15))["text"], Hint)
 
+    async def say(self, text):
+        await self.asgi.send_input({"type": "websocket.receive", "text": text})
+
+    async def settled(self):
+        """Return when what was said is dealt with: messages are taken in order, and a hint follows this one."""
+        value = await bump(generations.ROUTES)
+        assert (await self.hint()).generation == value
+
     async def close(self):
         await self.asgi.send_input({"type": "websocket.disconnect", "code": 1000})
         await self.asgi.wait(timeout=15)
@@ -90,3 +99,24 @@ async def test_strangers_are_refused_before_the_handshake_ends(path):
         assert not await Socket(path, credential).opens()
     _, wrong_kind = await (a_gateway() if "nodes" in path else a_node())
     assert not await Socket(path, wrong_kind).opens()
+
+
+async def test_a_gateway_acknowledges_on_its_socket():
+    gateway, credential = await a_gateway()
+    value = await bump(generations.ROUTES)
+    connected = Socket("/internal/v1/gateways/hints", credential)
+    assert await connected.opens()
+    assert await connected.hint() == Hint(topic="routes", generation=value)
+    for generation, stands in ((value - 1, value - 1), (value, value), (value - 1, value), (value + 50, value)):
+        await connected.say(codec.encode(Hint(topic="routes", generation=generation)).decode())
+        async with asyncio.timeout(15):
+            await connected.settled()
+        assert (await applied(gateway)) == stands
+    await connected.say("no hint")
+    assert (await connected.asgi.receive_output(timeout=15))["type"] == "websocket.close"
+    await connected.close()
+
+
+@sync_to_async
+def applied(gateway):
+    return Gateway.objects.get(id=gateway.id).applied_generation

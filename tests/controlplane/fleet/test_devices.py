@@ -9,9 +9,10 @@ from django.db import IntegrityError, connection, transaction
 
 from fleet import partitions
 from fleet.errors import CapacityGone
-from fleet.models import Device, HealthEvent, Isolation, Node, Partition
+from fleet.models import Device, HealthEvent, Node, Partition
 from fleet.partitions import Share
 from kernel import clock
+from kernel.isolation import Isolation
 from tests.build.controlplane import client_for, make_user
 from tests.build.machines import GIB, FakeAgent
 

@@ -10,8 +10,9 @@ from django.db import IntegrityError, transaction
 from fleet import layouts, partitions
 from fleet.errors import CapacityGone
 from fleet.layouts import FAMILIES, MIB, Candidate, Illegal, Want, check, choose, maximal, propose
-from fleet.models import Device, Isolation
+from fleet.models import Device
 from fleet.partitions import Share
+from kernel.isolation import Isolation
 from runtime.wire.devices import (
     DeviceKind,
     MigFacts,

@@ -151,3 +151,22 @@ def test_a_stand_in_takes_a_replica_only_where_no_real_device_can(tenant):
     )  # fmt: skip
     scheduling.run()
     assert rows()[-1].node.name == "real"
+
+
+def test_an_engine_that_survives_being_killed_takes_its_gpu_out_until_the_machine_restarts(served):
+    (replica,) = rows()
+    message = "the engine does not end even when killed"
+    served.change(str(replica.id), Phase.DRAINING, reason="EngineUnkillable", message=message)
+    served.report()
+    served.report()  # said once, however often it is reported
+    device = Device.objects.get(uuid=served.devices[0].uuid)
+    assert (device.state, device.reason, device.repair, device.dead) == (
+        "quarantined", "EngineUnkillable", "reboot", False,
+    )  # fmt: skip
+    assert device.health_events.filter(code="EngineUnkillable").count() == 1
+    assert device.held_bytes > 0  # what is not proved free is promised to nobody
+    served.boot_id, served.replicas = "another", {}
+    served.restart()
+    served.report()
+    device.refresh_from_db()
+    assert device.state == "recovering"

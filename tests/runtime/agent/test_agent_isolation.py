@@ -110,9 +110,9 @@ def test_a_delegated_control_group_limits_each_replica(tmp_path):
     group = Path(found["cgroup"])
     assert group == base / "engine-r1"
     read = {name: (group / name).read_text() for name in ("memory.max", "cpu.max", "pids.max", "memory.oom.group")}
-    assert read == {"memory.max": "3000", "cpu.max": "150000 100000", "pids.max": "4096", "memory.oom.group": "1"}
+    assert read == {"memory.max": "4500", "cpu.max": "150000 100000", "pids.max": "4096", "memory.oom.group": "1"}
     isolation.walls_of(walls, wanted, uid=0, device_kind="cuda")
-    assert (group / "memory.max").read_text() == "2000"  # a GPU's memory is not the host's
+    assert (group / "memory.max").read_text() == "3000"  # a GPU's memory is not the host's
     isolation.walls_of(walls, assignment(), uid=0, device_kind="cuda")
     assert (group / "memory.max").read_text() == (group / "cpu.max").read_text() == "max"
     isolation.kill_group(group)

@@ -88,6 +88,7 @@ def gpu(**fields):
     [
         ([], gpu(), "UnsupportedPlacement", Retry.NEVER),
         (["GPU-1", "GPU-2"], gpu(), "UnsupportedPlacement", Retry.NEVER),
+        (["GPU-1", "GPU-2"], gpu(kind=DeviceKind.SIMULATED), "DeviceSimulated", Retry.NEVER),
         (["GPU-2"], gpu(), "DeviceMissing", Retry.LATER),
         (["GPU-1"], gpu(problem="Xid 79"), "DeviceSick", Retry.LATER),
         (["GPU-1"], gpu(kind=DeviceKind.SIMULATED), "DeviceSimulated", Retry.NEVER),
