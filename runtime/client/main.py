@@ -18,7 +18,9 @@ from runtime.client.commands import (
     experiments,
     inference,
     keys,
+    layouts,
     limits,
+    members,
     models,
     nodes,
     rollouts,
@@ -68,7 +70,10 @@ def options(
     ctx.obj = Session(os.environ, server=server, profile=profile, tenant=tenant, form=output, quiet=quiet)
 
 
-for module in (account, models, deployments, endpoints, rollouts, experiments, inference, keys, usage, limits, nodes):
+for module in (
+    account, models, deployments, endpoints, rollouts, experiments, inference, keys, members, usage, limits, nodes,
+    layouts,
+):  # fmt: skip
     module.register(app)
 
 

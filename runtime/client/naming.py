@@ -82,6 +82,13 @@ def key_id(session: Session, text: str) -> str:
     return _the_one(rows, text, "API key", lambda row: (row["name"], row["masked"]))
 
 
+def one_of(session: Session, collection: str, text: str, what: str, name: str) -> str:
+    """Id of the row of a tenant's ``collection`` that ``text`` names: its id or part of it, or its field ``name``."""
+    if _is_id(text):
+        return text
+    return _the_one(list(session.api.rows(session.path(collection))), text, what, lambda row: (row[name],))
+
+
 def node_id(api: Api, text: str) -> str:
     """Id of the node that ``text`` names: the id, its beginning or end, or its name."""
     if _is_id(text):

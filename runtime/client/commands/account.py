@@ -1,7 +1,7 @@
 """login, logout, whoami, tenants: who calls, and where."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,7 @@ def login(
         bool, typer.Option("--key", help="Keep an API key (asked for, or read from stdin) instead.")
     ] = False,
     gateway: Annotated[str, typer.Option(help="URL of the gateway, when it is not port 8101 of the server.")] = "",
+    code: Annotated[str, typer.Option(help="Code of the authenticator app, or a recovery code; asked for.")] = "",
 ) -> None:
     """Sign in, and keep the token in a private file (or an API key, with --key)."""
     session = sessions.of(ctx)
@@ -50,10 +51,22 @@ def login(
         sys.stdin.readline().rstrip("\r\n") if password_stdin else typer.prompt("Password", hide_input=True, err=True)
     )
     with http_client(session.server) as http:
-        answer = Api(http, sleep=session.sleep).post("/login", {"email": email, "password": password})
+        answer = _signed_in(Api(http, sleep=session.sleep), {"email": email, "password": password, "code": code})
     profile.token, profile.label = answer["token"], answer["user"]["email"]
     session.save(profile)
     session.output.note(f"Signed in to {session.server} as {profile.label}, until {answer['expires_at']}.")
+
+
+def _signed_in(api: Api, body: dict[str, str]) -> Any:
+    """The answer to a sign-in; the code of a second factor is asked for where there is one and a terminal."""
+    try:
+        return api.post("/login", body)
+    except ApiError as exc:
+        if exc.code != "second_factor_needed":
+            raise
+        if not sys.stdin.isatty():
+            raise UsageError("This account has a second factor: give its code with --code.") from None
+    return api.post("/login", {**body, "code": typer.prompt("Code of the authenticator app", err=True)})
 
 
 def _fresh_profile(session: Session, gateway: str) -> Profile:

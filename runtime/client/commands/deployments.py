@@ -8,7 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runtime.client import naming, output, waiting
+from runtime.client import loglines, naming, output, waiting
 from runtime.client import session as sessions
 from runtime.client.errors import ApiError, NotReached, UsageError
 from runtime.client.output import field
@@ -68,6 +68,8 @@ def deploy(
     elif replicas:
         fitting = [row for row in answer["devices"] if row["fits"]]
         session.output.note(f"Fits: {output.size(answer['need']['total_bytes'])} on {len(fitting)} device(s)")
+        for line in _plan_lines(answer["need"])[:1]:
+            session.output.note(str(line))
     body = {**wanted, "endpoint": endpoint or ref.model.lower(), **({"weight": weight} if weight is not None else {})}
     if priority:
         body["priority"] = priority
@@ -146,7 +148,17 @@ def _fit_table(answer: Mapping[str, Any]) -> RenderableType:
             ("why not", _why_not),
         ],
     )
-    return Group(Text("needs " + ", ".join(parts)), rows)
+    return Group(Text("needs " + ", ".join(parts)), *_plan_lines(need), rows)
+
+
+def _plan_lines(need: Mapping[str, Any]) -> list[Text]:
+    """How one replica is spread over devices, and why not otherwise; nothing for one device."""
+    plan = need.get("parallel")
+    if not plan:
+        return []
+    chosen = plan.get("chosen")
+    lines = [Text(f"spread as {plan['sentence']}" if chosen else f"cannot be spread: {plan['sentence']}")]
+    return lines + [Text(f"  not {other['name']}: {other['why_not']}") for other in plan.get("rejected", [])]
 
 
 def _why_not(row: Mapping[str, Any]) -> str:
@@ -269,7 +281,7 @@ def logs(
     deployment: DeploymentArg,
     replica: Annotated[str, typer.Option(help="Id of the replica (or its end); default: all.")] = "",
 ) -> None:
-    """Show the last lines of the engines' logs."""
+    """Show the last lines of the engines' logs, readable; with --output json as they were written."""
     session = sessions.of(ctx)
     where = session.path("deployments", naming.deployment_id(session, deployment))
     replicas = [
@@ -288,7 +300,7 @@ def logs(
         if len(replicas) > 1 or not lines:
             session.output.note(f"── {_short(row)} {row['state']}" + ("" if lines else ": nothing logged yet"))
         for line in lines:
-            session.output.text(line)
+            session.output.text(loglines.readable(line))
 
 
 def _short(row: Mapping[str, Any]) -> str:
@@ -317,7 +329,7 @@ _COLUMNS = [
     ("model", _what),
     ("ready", _ready),
     ("state", field("state")),
-    ("", field("sentence")),
+    ("message", field("sentence")),
     ("id", field("id")),
 ]
 
@@ -368,6 +380,8 @@ def _show_waiting(session: Session, replica: Mapping[str, Any]) -> None:
     """Of a replica without a place, the verdict on the devices that stand nearest, and what would help."""
     told = replica.get("explanation") or {}
     devices = told.get("devices") or []
+    for line in _plan_lines(told.get("need") or {})[:1] if replica["state"] != "pending" else []:
+        session.output.out.print(Text(f"{_short(replica)} on {', '.join(replica.get('nodes') or [])}: {line}"))
     if replica["state"] != "pending" or not devices:
         return
     session.output.out.print(Text(f"Why {_short(replica)} waits"))

@@ -21,21 +21,25 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="keys")
 
 
+COLUMNS: Final = (
+    ("name", field("name")),
+    ("key", field("masked")),
+    ("of", field("service_account")),
+    ("scopes", field("scopes")),
+    ("expires", field("expires_at")),
+    ("last used", field("last_used_at")),
+    ("state", lambda row: "revoked" if row.get("revoked_at") else "active"),
+    ("id", field("id")),
+)
+
+
 def list_keys(ctx: typer.Context) -> None:
     """List the tenant's keys."""
     session = sessions.of(ctx)
     rows = list(session.api.rows(session.path("keys")))
     session.output.rows(
         rows,
-        [
-            ("name", field("name")),
-            ("key", field("masked")),
-            ("scopes", field("scopes")),
-            ("expires", field("expires_at")),
-            ("last used", field("last_used_at")),
-            ("state", lambda row: "revoked" if row.get("revoked_at") else "active"),
-            ("id", field("id")),
-        ],
+        COLUMNS,
         empty="No keys yet: millpond keys create NAME.",
     )
 
@@ -136,7 +140,7 @@ def create(
         **_terms(expires, endpoint, address, criticality),
         **limits(rpm_limit, tpm_limit, max_parallel_requests, budget),
     }
-    _show_secret(session, session.api.post(session.path("keys"), body), "")
+    show_secret(session, session.api.post(session.path("keys"), body), "")
 
 
 def _terms(
@@ -151,7 +155,8 @@ def _terms(
     return {name: value for name, value in given.items() if value}
 
 
-def _show_secret(session: sessions.Session, made: Mapping[str, Any], more: str) -> None:
+def show_secret(session: sessions.Session, made: Mapping[str, Any], more: str = "") -> None:
+    """A new key's text on stdout, alone; with what is said about it beside."""
     if session.output.form == "json":
         session.output.json(made)
         return
@@ -257,7 +262,7 @@ def rotate(
     path = session.path("keys", naming.key_id(session, key), "rotate")
     made = session.api.post(path, {"overlap_seconds": overlap})
     until = made["previous_expires_at"]
-    _show_secret(session, made, f" the old one is accepted until {until}." if until else " the old one is out.")
+    show_secret(session, made, f" the old one is accepted until {until}." if until else " the old one is out.")
 
 
 def revoke(ctx: typer.Context, key: KeyArg) -> None:

@@ -76,6 +76,9 @@ def upload(
     path: Annotated[Path, typer.Argument(help="Folder of a Hugging Face model, or a .gguf file.", exists=False)],
     model: Annotated[str, typer.Option("--model", "-m", help="Name of the model; made when it is new.")] = "",
     description: Annotated[str, typer.Option(help="What is new in this version.")] = "",
+    isolation: Annotated[
+        str, typer.Option(help="The least that its replicas must have: any, mps, hardware or exclusive.")
+    ] = "",
     wait: Annotated[bool, typer.Option(help="Wait until the version is ready or rejected.")] = True,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the check.")] = VALIDATION_SECONDS,
 ) -> None:
@@ -88,7 +91,7 @@ def upload(
         session.output.note(f"Left out, as no part of a model here: {shown}")
     digests = _digests(session, chosen)
     _ensure_model(session, name)
-    version = _version_for(session, name, chosen.files, digests, description)
+    version = _version_for(session, name, chosen.files, digests, description, isolation)
     _send(session, version, chosen.files, digests)
     where = session.path("models", name, "versions", version["number"])
     _await_verified(session, where, timeout)
@@ -135,7 +138,12 @@ def _ensure_model(session: Session, name: str) -> None:
 
 
 def _version_for(
-    session: Session, name: str, chosen: list[LocalFile], digests: dict[str, str], description: str
+    session: Session,
+    name: str,
+    chosen: list[LocalFile],
+    digests: dict[str, str],
+    description: str,
+    isolation: str,
 ) -> dict[str, Any]:
     """An unfinished upload of exactly these files, or a new version."""
     where = session.path("models", name, "versions")
@@ -152,6 +160,8 @@ def _version_for(
     }
     if description:
         body["description"] = description
+    if isolation:
+        body["isolation"] = isolation
     made: dict[str, Any] = session.api.post(where, body)
     return made
 

@@ -13,8 +13,9 @@ from runtime.client.session import part
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(help="Nodes (platform admins): list, join, cordon, drain, remove.", no_args_is_help=True)
+    group = typer.Typer(help="Nodes (platform admins): list, show, join, cordon, drain, remove.", no_args_is_help=True)
     group.command(name="list")(list_nodes)
+    group.command(name="show")(show_node)
     group.command()(devices)
     group.command()(join)
     for verb, says in (
@@ -24,6 +25,7 @@ def register(app: typer.Typer) -> None:
         ("remove", "Forget a node that will not come back."),
     ):
         group.command(name=verb, help=says)(_verb(verb))
+    group.command(name="fault-domain")(fault_domain)
     app.add_typer(group, name="nodes")
     one = typer.Typer(help="Devices (platform admins): list, show, quarantine, return, retire.", no_args_is_help=True)
     one.command(name="list")(devices)
@@ -54,6 +56,28 @@ def list_nodes(ctx: typer.Context) -> None:
         ],
         empty="No nodes yet: millpond nodes join.",
     )
+
+
+def show_node(ctx: typer.Context, node: Annotated[str, typer.Argument(help="Id or name of the node.")]) -> None:
+    """Show a node and the walls that its host offers around engines, with the reason for each that it lacks."""
+    session = sessions.of(ctx)
+    row = session.api.get(f"/nodes/{part(naming.node_id(session.api, node))}")
+    lines = [
+        ("node", row.get("name")),
+        ("state", row.get("state")),
+        ("message", row.get("message")),
+        ("cpus", row.get("cpus")),
+        ("memory", output.size(row.get("memory_bytes"))),
+        ("devices", len(row.get("devices") or ())),
+        ("agent", row.get("agent_version")),
+    ]
+    session.output.one(row, lines)
+    if session.output.form is Format.TABLE:
+        session.output.rows(
+            row.get("walls") or [],
+            [("wall", field("name")), ("used", lambda wall: "yes" if wall["used"] else "no"), ("how", field("detail"))],
+            empty="Its agent has not said what the host offers.",
+        )
 
 
 def devices(ctx: typer.Context) -> None:
@@ -104,6 +128,8 @@ def _device_lines(row: dict[str, Any]) -> list[tuple[str, Any]]:
         ("why", row.get("reason")),
         ("message", row.get("message")),
         ("waits for", row.get("repair")),
+        ("to run there", row.get("repair_command")),
+        ("held as", ", ".join(sorted({each["isolation"] for each in row.get("partitions") or ()}))),
         ("memory", output.size(row.get("memory_bytes"))),
         ("held", output.size(row.get("held_bytes"))),
     ]
@@ -122,6 +148,17 @@ def join(
     session.output.one(
         made, [("token", made["token"]), ("good until", made.get("expires_at")), ("run there", made.get("command"))]
     )
+
+
+def fault_domain(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(help="Id or name of the node.")],
+    name: Annotated[str, typer.Argument(help='A rack, a power feed; "" is the node by itself.')],
+) -> None:
+    """Say what a node fails together with: replicas of a deployment are spread over such domains."""
+    session = sessions.of(ctx)
+    row = session.api.post(f"/nodes/{part(naming.node_id(session.api, node))}/fault-domain", {"name": name})
+    session.output.one(row, [("node", row["name"]), ("fault domain", row["fault_domain"] or "the node by itself")])
 
 
 def _verb(verb: str) -> Callable[[typer.Context, str], None]:

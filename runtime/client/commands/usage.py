@@ -8,6 +8,8 @@ from runtime.client import output, quotas
 from runtime.client import session as sessions
 from runtime.client.output import field
 
+NUMBERS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens")
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
@@ -18,27 +20,38 @@ def register(app: typer.Typer) -> None:
 def usage(
     ctx: typer.Context,
     by: Annotated[
-        str, typer.Option(help="day, hour, key, endpoint, model, revision, or caller (of your endpoints).")
+        str, typer.Option(help="hour, day, month, key, endpoint, model, revision, or caller (of your endpoints).")
     ] = "day",
     since: Annotated[str, typer.Option("--from", help="Beginning, an ISO time; default: seven days ago.")] = "",
     until: Annotated[str, typer.Option("--to", help="End, an ISO time; default: now.")] = "",
+    devices: Annotated[
+        bool,
+        typer.Option(
+            "--devices",
+            help="GPU-hours held and idle instead, by device, deployment, endpoint, model, revision or time.",
+        ),
+    ] = False,
 ) -> None:
-    """Show requests, tokens and cost."""
+    """Show requests, tokens and cost; with --devices what was held of GPUs."""
     session = sessions.of(ctx)
     query = {"group_by": by, **({"from": since} if since else {}), **({"to": until} if until else {})}
-    answer = session.api.get(session.path("usage"), query)
+    answer = session.api.get(session.path("usage", "devices") if devices else session.path("usage"), query)
     if session.output.form == "json":
         session.output.json(answer)
         return
     rows = answer["rows"]
     if rows and session.output.form == "table":
         rows = [*rows, {"label": "total", **answer["totals"]}]
-    numbers = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens")
+    if devices:
+        hours = ("gpu_hours", "idle_gpu_hours", "cpu_hours", "idle_cpu_hours")
+        columns = [(name.replace("_", " "), lambda row, name=name: f"{row[name]:.2f}") for name in hours]
+    else:
+        columns = [(name.replace("_", " "), lambda row, name=name: output.count(row[name])) for name in NUMBERS]
     session.output.rows(
         rows,
         [
             (by, field("label")),
-            *((name.replace("_", " "), lambda row, name=name: output.count(row[name])) for name in numbers),
+            *columns,
             (f"cost ({answer['currency']})", field("cost")),
         ],
         empty=f"Nothing was used between {answer['from']} and {answer['to']}.",

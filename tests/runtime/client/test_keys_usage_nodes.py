@@ -1,12 +1,14 @@
 """Keys, usage, quota and nodes."""
 
 import csv
+import datetime
 import io
 
 import pytest
 
-from kernel import clock
+from kernel import clock, ids, scope
 from metering import booking
+from metering.models import Holding
 from serving.services import create_endpoint
 from tenants.models import ApiKey
 from tests.build import controlplane as build
@@ -45,6 +47,19 @@ def test_usage_as_table_json_and_csv(signed_in, shell):
     assert lines[0][0] == "day"
     assert len(lines) == 2
     assert "is not a valid choice" in shell("usage", "--by", "colour", want=1).err
+
+
+def test_device_hours_as_table_and_csv(signed_in, shell):
+    assert "Nothing was used" in shell("usage", "--devices").err
+    with scope.all_tenants():
+        Holding.objects.create(
+            partition_id=ids.new_id(), replica_id=ids.new_id(), tenant_id=signed_in.tenant.id,
+            deployment_id=ids.new_id(), endpoint_id=ids.new_id(), revision_id=ids.new_id(),
+            product="NVIDIA H100", kind="cuda", millis=500, began_at=clock.now() - datetime.timedelta(hours=4),
+        )  # fmt: skip
+    assert "2.00" in shell("usage", "--devices", "--by", "device").out
+    (row,) = shell("usage", "--devices", "--by", "device", "-o", "json").json["rows"]
+    assert (row["label"], round(row["gpu_hours"], 3), round(row["idle_gpu_hours"], 3)) == ("NVIDIA H100", 2.0, 2.0)
 
 
 def test_no_usage_is_said_in_words(signed_in, shell):
