@@ -66,10 +66,17 @@ PLATFORM: Final[tuple[Group, ...]] = (
         _("Capacity"),
         (
             Link("gpus", "platform-devices", "gpu", _("GPU map"), "devices"),
+            Link("layouts", "platform-layouts", "vessel", _("MIG layouts")),
             Link("nodes", "platform-nodes", "nodes", _("Nodes"), "nodes"),
         ),
     ),
-    (_("Tenants"), (Link("tenants", "platform-tenants", "tenants", _("Tenants"), "tenants"),)),
+    (
+        _("Tenants"),
+        (
+            Link("tenants", "platform-tenants", "tenants", _("Tenants"), "tenants"),
+            Link("people", "platform-people", "members", _("People")),
+        ),
+    ),
     (
         _("Operate"),
         (

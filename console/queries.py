@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db.models import Prefetch
 
+from catalog.configs import Settings
 from catalog.models import Alias, ModelVersion
 from catalog.states import VersionState
 from console.presenters import hbm
@@ -15,9 +16,12 @@ from kernel import scope
 from quotas import selectors as quota_selectors
 from quotas.amount import Kind, Line
 from serving import selectors as serving
+from serving.models import Deployment, Replica
+from serving.states import ReplicaState
 from tenants.models import Tenant
 
 MAX_VERSIONS = 500
+MAX_BESIDE = 4
 
 
 def callable_names(here: Here) -> list[str]:
@@ -28,7 +32,9 @@ def callable_names(here: Here) -> list[str]:
 def served_by(tenant: Tenant) -> dict[uuid.UUID, list[Any]]:
     """Deployments by the version they serve."""
     found: dict[uuid.UUID, list[Any]] = {}
-    for deployment in serving.deployments_of(tenant):
+    with scope.tenant(tenant.id):
+        rows = list(Deployment.objects.select_related("endpoint", "revision").order_by("-id"))
+    for deployment in rows:
         found.setdefault(deployment.revision.version_id, []).append(deployment)
     return found
 
@@ -50,6 +56,27 @@ def version_choices(tenant: Tenant) -> list[tuple[str, str]]:
     return found
 
 
+def made_of(revision: Any) -> dict[str, Any]:
+    """What a revision is made of, flat: for a comparison of two."""
+    config = revision.serving_config
+    return {
+        "model": revision.model.name,
+        "version": f"v{revision.version.number}",
+        "size": f"{revision.version.size_bytes:,} B",
+        **{field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)},
+        "runtime": str(revision.runtime),
+    }
+
+
+def beside(deployment: Deployment) -> list[Deployment]:
+    """The newest other deployments behind the same endpoint, with what they are made of at hand."""
+    with scope.tenant(deployment.tenant_id):
+        rows = Deployment.objects.select_related(
+            "revision__model", "revision__version", "revision__serving_config", "revision__runtime"
+        )
+        return list(rows.filter(endpoint=deployment.endpoint_id).exclude(id=deployment.id).order_by("-id")[:MAX_BESIDE])
+
+
 def quota_line(tenant: Tenant, kind: Kind) -> Line:
     """One quota of the tenant."""
     return next(line for line in quota_selectors.lines_of(tenant) if line.kind is kind)
@@ -66,5 +93,16 @@ class Holding:
 
 def holding(replicas: Iterable[Any]) -> Holding:
     """The memory of ``replicas`` that report a ledger and are not on their way out."""
-    known = [memory for row in replicas if row.state != "stopped" and (memory := hbm.of_ledger(row.ledger)) is not None]
+    return _together(row.ledger for row in replicas if row.state != "stopped")
+
+
+def holding_of(tenant: Tenant) -> Holding:
+    """The memory of all replicas of ``tenant``: nothing but their ledgers is read."""
+    with scope.tenant(tenant.id):
+        live = Replica.objects.exclude(state=ReplicaState.STOPPED).exclude(ledger=None)
+        return _together(live.order_by().values_list("ledger", flat=True))
+
+
+def _together(ledgers: Iterable[Any]) -> Holding:
+    known = [memory for ledger in ledgers if (memory := hbm.of_ledger(ledger)) is not None]
     return Holding(hbm.together(known), len(known), sum(1 for memory in known if memory.mood))

@@ -32,23 +32,19 @@ class Around:
 def of_tenant(here: Here) -> Around:
     """Around a tenant's page."""
     slug = here.tenant.slug
-    deployments = list(serving.deployments_of(here.tenant))
+    deployments = serving.named_deployments(here.tenant, MAX_PLACES)
     models = list(catalog.models_of(here.tenant).values_list("name", flat=True))
-    held = queries.holding(replica for deployment in deployments for replica in deployment.replicas.all())
+    held = queries.holding_of(here.tenant)
     counts = {
         "models": len(models),
-        "deployments": len(deployments),
+        "deployments": serving.deployment_count(here.tenant),
         "rollouts": rollouts.active_count(here.tenant),
         "keys": tenants.keys_of(here.tenant).filter(revoked_at=None).count(),
         "members": tenants.members_of(here.tenant).count(),
     }
     places = [
-        (
-            one.endpoint.name,
-            reverse("console:deployment", kwargs={"slug": slug, "deployment_id": one.id}),
-            "deployments",
-        )
-        for one in deployments[:MAX_PLACES]
+        (name, reverse("console:deployment", kwargs={"slug": slug, "deployment_id": ident}), "deployments")
+        for ident, name in deployments
     ]
     places += [
         (name, reverse("console:model", kwargs={"slug": slug, "model": name}), "models") for name in models[:MAX_PLACES]

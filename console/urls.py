@@ -1,6 +1,11 @@
 """Addresses of the console. A tenant's pages lie under ``/t/<slug>/``, so links can be shared."""
 
 from allauth.account import views as allauth
+from allauth.mfa.base import views as factors
+from allauth.mfa.recovery_codes import views as recovery
+from allauth.mfa.totp import views as totp
+from django.contrib.auth.decorators import login_required
+from django.db import transaction
 from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
@@ -12,33 +17,64 @@ from console.pages import (
     endpoints,
     experiments,
     home,
+    invitation,
     keys,
+    layouts,
     members,
     models,
+    openid,
+    people,
     platform,
     playground,
     prices,
     quotas,
     rollout_start,
     rollouts,
+    security,
+    service_accounts,
     settings,
     tenants,
     usage,
 )
 
 account = [
-    path("login/", allauth.login, name="account_login"),
+    path("login/", security.SignIn.as_view(), name="account_login"),
     path("logout/", allauth.logout, name="account_logout"),
     path("inactive/", allauth.account_inactive, name="account_inactive"),
-    path("password/change/", allauth.password_change, name="account_change_password"),
-    # Names that allauth's views refer to; both lead to a page that says whom to ask.
+    path("password/change/", transaction.atomic(allauth.password_change), name="account_change_password"),
+    path("password/reset/", security.ForgottenPassword.as_view(), name="account_reset_password"),
+    path("password/reset/done/", allauth.password_reset_done, name="account_reset_password_done"),
+    path(
+        "password/reset/key/<str:uidb36>/<str:key>/",
+        transaction.atomic(allauth.password_reset_from_key),
+        name="account_reset_password_from_key",
+    ),
+    path("password/reset/key/done/", allauth.password_reset_from_key_done, name="account_reset_password_from_key_done"),
+    # A name that allauth's views refer to; it leads to a page that says whom to ask.
     path("signup/", allauth.signup, name="account_signup"),
-    path("password/reset/", RedirectView.as_view(pattern_name="account_signup"), name="account_reset_password"),
+    path("confirm/", security.confirm, name="account_confirm"),
+    path("second-factor/", RedirectView.as_view(pattern_name="console:account"), name="mfa_index"),
+    path("second-factor/needed/", security.second_factor_needed, name="account_second_factor_needed"),
+    path("second-factor/code/", factors.authenticate, name="mfa_authenticate"),
+    path("second-factor/set-up/", login_required(security.Enrol.as_view()), name="mfa_activate_totp"),
+    path("second-factor/remove/", totp.deactivate_totp, name="mfa_deactivate_totp"),
+    path("second-factor/recovery-codes/", recovery.view_recovery_codes, name="mfa_view_recovery_codes"),
+    path(
+        "second-factor/recovery-codes/new/",
+        login_required(recovery.generate_recovery_codes),
+        name="mfa_generate_recovery_codes",
+    ),
+    path("openid/<slug:provider_id>/", openid.start, name="openid_start"),
+    path("openid/<slug:provider_id>/callback/", openid.callback, name="openid_callback"),
+    path("invitation/", invitation.accept, name="account_invitation"),
+    path("invitations/<str:text>/", invitation.open_link, name="account_invitation_link"),
 ]
 person = [
     path("settings/", settings.account, name="account"),
     path("tokens/new/", settings.create_token, name="token-create"),
     path("tokens/<uuid:token_id>/revoke/", settings.revoke_token, name="token-revoke"),
+    path("sessions/<int:session_id>/end/", security.end_session, name="session-end"),
+    path("sessions/end-others/", security.end_other_sessions, name="sessions-end-others"),
     path("preferences/", preferences.choose, name="preferences"),
 ]
 tenant = [
@@ -50,6 +86,12 @@ tenant = [
     path("keys/<uuid:key_id>/revoke/", keys.revoke, name="key-revoke"),
     path("members/", members.index, name="members"),
     path("members/add/", members.add, name="member-add"),
+    path("members/invitations/<uuid:invitation_id>/resend/", members.resend, name="invitation-resend"),
+    path("members/invitations/<uuid:invitation_id>/revoke/", members.revoke, name="invitation-revoke"),
+    path("members/service-accounts/new/", service_accounts.create, name="service-account-create"),
+    path("members/service-accounts/<uuid:account_id>/role/", service_accounts.change, name="service-account-change"),
+    path("members/service-accounts/<uuid:account_id>/keys/", service_accounts.create_key, name="service-account-key"),
+    path("members/service-accounts/<uuid:account_id>/<slug:verb>/", service_accounts.verb, name="service-account-verb"),
     path("members/<uuid:member_id>/role/", members.change, name="member-change"),
     path("members/<uuid:member_id>/remove/", members.remove, name="member-remove"),
     path("models/", models.index, name="models"),
@@ -94,10 +136,14 @@ tenant = [
     path("usage/", usage.index, name="usage"),
     path("audit/", audit.tenant, name="audit"),
     path("settings/", settings.tenant, name="settings"),
+    path("settings/isolation/", settings.isolate, name="settings-isolation"),
 ]
 platform_pages = [
     path("", platform.overview, name="platform"),
     path("devices/", platform.devices, name="platform-devices"),
+    path("layouts/", layouts.index, name="platform-layouts"),
+    path("layouts/<uuid:device_id>/apply/", layouts.apply, name="platform-layout-apply"),
+    path("layouts/<uuid:device_id>/back/", layouts.roll_back, name="platform-layout-back"),
     path("devices/<uuid:device_id>/<slug:verb>/", platform.device_verb, name="platform-device-verb"),
     path("nodes/", platform.nodes, name="platform-nodes"),
     path("nodes/join/", platform.join, name="platform-join"),
@@ -105,11 +151,17 @@ platform_pages = [
     path("nodes/<uuid:node_id>/<slug:verb>/", platform.node_verb, name="platform-node-verb"),
     path("tenants/", tenants.index, name="platform-tenants"),
     path("tenants/new/", tenants.create, name="tenant-create"),
+    path("tenants/<slug:slug>/suspend/", tenants.suspend, name="tenant-suspend"),
+    path("tenants/<slug:slug>/resume/", tenants.resume, name="tenant-resume"),
+    path("people/", people.index, name="platform-people"),
+    path("people/<uuid:user_id>/<slug:verb>/", people.verb, name="person-verb"),
     path("tenants/<slug:slug>/quota/", quotas.quota, name="tenant-quota"),
     path("tenants/<slug:slug>/quota/preview/", quotas.preview, name="tenant-quota-preview"),
     path("tenants/<slug:slug>/limits/", tenants.limits, name="tenant-limits"),
     path("prices/", prices.index, name="platform-prices"),
     path("prices/set/", prices.change, name="price-set"),
+    path("prices/devices/set/", prices.change_device, name="device-price-set"),
+    path("prices/withdraw/", prices.withdraw, name="price-withdraw"),
     path("prices/<uuid:endpoint_id>/remove/", prices.remove, name="price-remove"),
     path("audit/", audit.platform, name="platform-audit"),
     path("system/", platform.system, name="platform-system"),

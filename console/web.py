@@ -14,14 +14,16 @@ from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from django_htmx.middleware import HtmxDetails
 
-from console import problems
+from console import problems, sessions
 from kernel import errors, scope
 from kernel.actors import Actor, Way
 from tenants import access, identity
+from tenants.errors import SecondFactorMissing
 from tenants.models import Tenant
 from tenants.roles import Permission
 
@@ -141,9 +143,13 @@ def _needed(request: HttpRequest, get: Permission, post: Permission | None) -> P
 def _framed(request: HttpRequest, work: Callable[[Actor], HttpResponse], slug: str = "") -> HttpResponse:
     with scope.isolated(), timezone.override(_zone(request)):
         try:
-            return work(identity.actor_of_request(request, way=Way.CONSOLE))
+            actor = identity.actor_of_request(request, way=Way.CONSOLE)
+            sessions.seen(request)
+            return work(actor)
         except errors.Unauthenticated:
             return _to_login(request)
+        except SecondFactorMissing:
+            return _to_second_factor(request)
         except errors.PlatformError as exc:
             _place_for_error(request, slug)
             return problem(request, exc)
@@ -179,6 +185,11 @@ def _to_login(request: HttpRequest) -> HttpResponse:
     if is_htmx(request):
         return HttpResponseClientRedirect(redirect_to_login(request.META.get("HTTP_HX_CURRENT_URL_PATH", "/")).url)
     return redirect_to_login(request.get_full_path())
+
+
+def _to_second_factor(request: HttpRequest) -> HttpResponse:
+    to = reverse("account_second_factor_needed")
+    return HttpResponseClientRedirect(to) if is_htmx(request) else HttpResponseRedirect(to)
 
 
 def is_htmx(request: HttpRequest) -> bool:

@@ -1,13 +1,12 @@
 """The audit log of a tenant and of the platform: who did what, from where, by which way."""
 
-import uuid
 from typing import Any
 
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.http import urlencode
 
+from console import keyset
 from console.presenters import audit
 from console.web import Here, Place, platform_page, tenant_page
 from ledger import selectors
@@ -35,27 +34,6 @@ def _list(request: HttpRequest, events: "QuerySet[AuditEvent]") -> HttpResponse:
         events = events.filter(
             Q(actor_label__icontains=wanted) | Q(subject_label__icontains=wanted) | Q(action__icontains=wanted)
         )
-    after, before = _cursor(request.GET.get("after")), _cursor(request.GET.get("before"))
-    if before:
-        rows = list(events.filter(id__gt=before).order_by("id")[: PER_PAGE + 1])
-        has_newer, rows = len(rows) > PER_PAGE, rows[:PER_PAGE][::-1]
-        has_older = True
-    else:
-        found = events.filter(id__lt=after) if after else events
-        rows = list(found.order_by("-id")[: PER_PAGE + 1])
-        has_older, rows = len(rows) > PER_PAGE, rows[:PER_PAGE]
-        has_newer = after is not None
-    context: dict[str, Any] = {
-        "lines": [audit.line(event) for event in rows],
-        "wanted": wanted,
-        "older": urlencode({"q": wanted, "after": str(rows[-1].id)}) if rows and has_older else "",
-        "newer": urlencode({"q": wanted, "before": str(rows[0].id)}) if rows and has_newer else "",
-    }
+    found = keyset.page(request, events, PER_PAGE, {"q": wanted})
+    context: dict[str, Any] = {"lines": [audit.line(event) for event in found.rows], "wanted": wanted, "keyset": found}
     return render(request, "console/pages/audit.html", context)
-
-
-def _cursor(text: str | None) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text or "")
-    except ValueError:
-        return None

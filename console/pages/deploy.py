@@ -15,6 +15,7 @@ from catalog import configs
 from console import problems, queries
 from console.forms import NumberField, styled
 from console.presenters import samples
+from console.presenters.isolation import REQUIRED
 from console.web import Here, done, tenant_page
 from kernel import errors
 from scheduling.fit import fit as dry_run
@@ -28,7 +29,8 @@ MAX_SHOWN = 6
 _SETTINGS = (
     "dtype", "quantization", "kv_dtype", "offload_layers",
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
-    "num_threads",
+    "num_threads", "tensor_parallel", "pipeline_parallel", "tp_over_pcie",
+    "isolation", "mig_profile", "memory_limit_gib", "thread_percentage",
 )  # fmt: skip
 _PRIORITIES = [
     (Priority.LOW.value, gettext_lazy("low: gives way first")),
@@ -52,6 +54,7 @@ _KV_DTYPES = {
 _FIELD_OF = {
     "endpoint": "endpoint",
     "kv_cache_bytes": "kv_cache_gib",
+    "memory_limit_bytes": "memory_limit_gib",
     "version": "version",
     "replicas": "replicas",
     "weight": "weight",
@@ -94,6 +97,31 @@ class DeployForm(forms.Form):
     )
     kv_cache_gib = forms.FloatField(label=gettext_lazy("KV cache"), required=False, min_value=0)
     num_threads = NumberField(label=gettext_lazy("CPU threads"), required=False, min_value=0, max_value=256)
+    tensor_parallel = NumberField(
+        label=gettext_lazy("Devices per stage"), required=False, min_value=0, max_value=64,
+        help_text=gettext_lazy("Tensor parallelism; empty: chosen, one device where that is enough."),
+    )  # fmt: skip
+    pipeline_parallel = NumberField(
+        label=gettext_lazy("Stages"), required=False, min_value=0, max_value=64,
+        help_text=gettext_lazy("Pipeline parallelism, over nodes where need be; empty: chosen."),
+    )  # fmt: skip
+    tp_over_pcie = forms.BooleanField(label=gettext_lazy("Tensor parallelism without NVLink"), required=False)
+    isolation = forms.ChoiceField(
+        label=gettext_lazy("Kept apart by"), required=False, initial=_DEFAULT.isolation,
+        choices=list(REQUIRED.items()),
+    )  # fmt: skip
+    mig_profile = forms.CharField(
+        label=gettext_lazy("MIG profile"), required=False, max_length=24,
+        help_text=gettext_lazy("Like 3g.40gb. Empty: any device."),
+    )  # fmt: skip
+    memory_limit_gib = forms.FloatField(
+        label=gettext_lazy("Device memory"), required=False, min_value=0,
+        help_text=gettext_lazy("The most that it may use. Empty: what is estimated."),
+    )  # fmt: skip
+    thread_percentage = NumberField(
+        label=gettext_lazy("Of the multiprocessors"), required=False, min_value=0, max_value=100,
+        help_text=gettext_lazy("For MPS. Empty: no limit."),
+    )  # fmt: skip
     enable_prefix_cache = forms.BooleanField(label=gettext_lazy("Prefix cache"), required=False, initial=True)
 
     def __init__(self, *args: Any, versions: list[tuple[str, str]], **kwargs: Any) -> None:
@@ -168,7 +196,7 @@ def fit(request: HttpRequest, here: Here) -> HttpResponse:
         answer = dry_run(
             actor=here.actor, tenant=here.tenant, model=model, version=number, config=config, replicas=data["replicas"]
         )
-        context["fit"] = dataclasses.asdict(answer)
+        context["fit"] = dataclasses.asdict(answer) | {"ranks": answer.need["devices"] * answer.need["stages"]}
         ranked = sorted(answer.devices, key=lambda device: not device["fits"])
         context["shown"], context["folded"] = ranked[:MAX_SHOWN], ranked[MAX_SHOWN:]
     except errors.PlatformError as exc:

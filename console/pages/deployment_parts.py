@@ -26,9 +26,19 @@ def replica_line(placed: Any) -> dict[str, Any]:
         "stats": replica.stats or {},
         "device": device,
         "isolation": placed.device.isolation if placed.device is not None else "",
+        "spread": _spread(placed),
         "why": list((replica.explanation or {}).get("devices", []))[:8],
         "has_numbers": bool(replica.stats) and replica.state in ("ready", "degraded", "asleep", "draining"),
     }
+
+
+def _spread(placed: Any) -> dict[str, Any] | None:
+    """How a replica is spread over devices, with its numbers; ``None`` for one device."""
+    ranks = [{"rank": part.rank, "node": part.device.node.name, "device": part.device} for part in placed.partitions]
+    if len(ranks) < 2:
+        return None
+    need = (placed.replica.explanation or {}).get("need") or {}
+    return {"ranks": ranks, "plan": need.get("parallel"), "nodes": sorted({rank["node"] for rank in ranks})}
 
 
 def sums(replicas: Iterable[Any]) -> dict[str, Any]:

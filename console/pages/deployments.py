@@ -5,24 +5,28 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from console import queries
+from console import keyset, queries
 from console.pages import deployment_parts as parts
-from console.presenters import audit, deployments, samples
+from console.presenters import audit, comparison, deployments, samples
 from console.presenters import rollouts as rollout_words
 from console.web import Here, done, refused, tenant_page
-from fleet import gateways
+from fleet import gateways, policy
 from kernel import errors
+from kernel.isolation import strictest
 from rollouts import selectors as rollouts
 from serving import access, events, selectors, services
+from serving.models import Deployment, Priority
 from telemetry import series
 from tenants.roles import Permission
 
 EVENTS = 12
+PER_PAGE = 40
 RANGES = (15, 60, 120)
 TABS = ("overview", "metrics", "logs", "events", "configuration", "access", "api")
 
@@ -30,29 +34,31 @@ TABS = ("overview", "metrics", "logs", "events", "configuration", "access", "api
 @tenant_page
 def index(request: HttpRequest, here: Here) -> HttpResponse:
     """Every deployment with its level."""
-    wanted = request.GET.get("q", "").strip().lower()
-    rows = []
-    for deployment in selectors.deployments_of(here.tenant):
-        if (
-            wanted
-            and wanted not in deployment.endpoint.name.lower()
-            and wanted not in deployment.revision.model.name.lower()
-        ):
-            continue
-        health = selectors.health_of(deployment)
-        replicas = [row for row in deployment.replicas.all() if row.state != "stopped"]
-        rows.append(
-            {
-                "deployment": deployment,
-                "health": health,
-                "said": deployments.sentence(health.word, health.ready, deployment.desired_replicas),
-                "memory": queries.holding(replicas).memory,
-                "sums": parts.sums(replicas),
-            }
-        )
-    granted = [item for item in selectors.callable_endpoints(here.tenant) if not item.own]
-    context = {"rows": rows, "wanted": wanted, "granted": granted, "may_deploy": here.can(Permission.DEPLOY)}
+    wanted = request.GET.get("q", "").strip()
+    found = selectors.deployments_of(here.tenant)
+    if wanted:
+        found = found.filter(Q(endpoint__name__icontains=wanted) | Q(revision__model__name__icontains=wanted))
+    pages = keyset.page(request, found, PER_PAGE, {"q": wanted})
+    context = {
+        "rows": [_row(deployment) for deployment in pages.rows],
+        "keyset": pages,
+        "wanted": wanted,
+        "granted": selectors.granted_endpoints(here.tenant),
+        "may_deploy": here.can(Permission.DEPLOY),
+    }
     return render(request, "console/pages/deployments.html", context)
+
+
+def _row(deployment: Deployment) -> dict[str, Any]:
+    health = selectors.health_of(deployment)
+    replicas = [row for row in deployment.replicas.all() if row.state != "stopped"]
+    return {
+        "deployment": deployment,
+        "health": health,
+        "said": deployments.sentence(health.word, health.ready, deployment.desired_replicas),
+        "memory": queries.holding(replicas).memory,
+        "sums": parts.sums(replicas),
+    }
 
 
 @tenant_page
@@ -67,6 +73,11 @@ def detail(request: HttpRequest, here: Here, deployment_id: uuid.UUID, tab: str 
         "deployment": found,
         "revision": found.revision,
         "config": found.revision.serving_config,
+        "required": strictest(
+            found.revision.serving_config.isolation,
+            found.revision.version.isolation,
+            policy.policy_of(here.tenant).least,
+        ),
         "health": whole.health,
         "said": deployments.sentence(whole.health.word, whole.health.ready, found.desired_replicas),
         "conditions": deployments.conditions(whole.health.conditions),
@@ -110,6 +121,11 @@ def _tab(request: HttpRequest, here: Here, found: Any, whole: Any, tab: str) -> 
     if tab in ("overview", "logs"):
         context["logs"] = parts.logs([placed.replica for placed in whole.replicas], request.GET.get("replica", ""))
         context["log_replica"] = request.GET.get("replica", "")
+    if tab == "configuration":
+        mine = queries.made_of(found.revision)
+        context["beside"] = [
+            (other, comparison.changes(queries.made_of(other.revision), mine)) for other in queries.beside(found)
+        ]
     if tab == "access":
         context["grants"] = selectors.grants_of(found.endpoint)
     if tab == "api":
@@ -139,7 +155,8 @@ def scale(request: HttpRequest, here: Here, deployment_id: uuid.UUID) -> HttpRes
     """The dialog and the act."""
     found = access.access_deployment(here.actor, here.tenant, deployment_id, Permission.DEPLOY)
     if request.method != "POST":
-        return render(request, "console/pages/deployment_scale.html", {"deployment": found})
+        context = {"deployment": found, "priorities": Priority.choices}
+        return render(request, "console/pages/deployment_scale.html", context)
     texts = {name: request.POST.get(name, "").strip() for name in ("replicas", "weight")}
     if not all(text.isascii() and text.isdigit() and len(text) < 6 for text in texts.values()):
         return refused(
@@ -148,7 +165,7 @@ def scale(request: HttpRequest, here: Here, deployment_id: uuid.UUID) -> HttpRes
     try:
         services.scale(
             actor=here.actor, tenant=here.tenant, deployment=found,
-            replicas=int(texts["replicas"]), weight=int(texts["weight"]),
+            replicas=int(texts["replicas"]), weight=int(texts["weight"]), priority=request.POST.get("priority") or None,
         )  # fmt: skip
     except errors.PlatformError as exc:
         return refused(request, exc, _page(here, deployment_id))

@@ -5,14 +5,13 @@ from typing import Any, Final
 
 from django import forms
 from django.conf import settings
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from console import problems
+from console import keyset, problems
 from console.forms import styled
 from console.presenters import comparison, rollouts, samples
 from console.web import Here, done, refused, tenant_page
@@ -54,13 +53,11 @@ class ExperimentForm(forms.Form):
 def index(request: HttpRequest, here: Here) -> HttpResponse:
     """Running ones first."""
     rows = selectors.experiments_of(here.tenant)
-    text = request.GET.get("page", "")
-    pages = Paginator(rows.exclude(state=ExperimentState.RUNNING), PAGE)
-    page = pages.get_page(int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1)
+    page = keyset.page(request, rows.exclude(state=ExperimentState.RUNNING), PAGE)
     running = list(rows.filter(state=ExperimentState.RUNNING))
     context = {
-        "rows": [_line(row) for row in [*running, *page]],
-        "page": page,
+        "rows": [_line(row) for row in [*running, *page.rows]],
+        "keyset": page,
         "may_deploy": here.can(Permission.DEPLOY),
         "refresh": WATCH if running else REST,
     }

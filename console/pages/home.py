@@ -30,6 +30,9 @@ RECENT = 6
 # Endpoints that need a look come first, those that rest last.
 _ORDER = ("failed", "degraded", "pending", "starting", "progressing", "ready", "stopping", "idle", "stopped", "none")
 MAX_LOOKED_AT = 20
+#: Those that need a look come first; the others are on their own page.
+MAX_ENDPOINTS = 25
+MAX_NEEDS = 12
 # Steps of a replica's way are many; at home only what people did and what ended well or badly.
 _QUIET = {
     "replica.created",
@@ -46,7 +49,8 @@ _QUIET = {
 @tenant_page
 def index(request: HttpRequest, here: Here) -> HttpResponse:
     """The page."""
-    deployments = list(serving.deployments_of(here.tenant))
+    named = list(serving.endpoints_of(here.tenant))
+    deployments = [one for endpoint in named for one in endpoint.deployments.all()]
     rows = [(one, serving.health_of(one)) for one in deployments]
     live = [(one, row) for one in deployments for row in one.replicas.all() if row.state != "stopped"]
     levels = [(one, row, memory) for one, row in live if (memory := hbm.of_ledger(row.ledger)) is not None]
@@ -54,16 +58,18 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
         *needs.of_deployments(here.tenant.slug, rows),
         *needs.of_levels(here.tenant.slug, levels),
         *needs.of_versions(here.tenant.slug, _latest_versions(here)),
-        *needs.of_keys(here.tenant.slug, tenants.keys_of(here.tenant), clock.now()),
+        *needs.of_keys(here.tenant.slug, _ending_keys(here), clock.now()),
     ]
-    endpoints = [_endpoint(endpoint) for endpoint in serving.endpoints_of(here.tenant)]
+    endpoints = [_endpoint(endpoint) for endpoint in named]
     endpoints.sort(key=lambda row: (_ORDER.index(row["word"]) if row["word"] in _ORDER else 0, row["endpoint"].name))
-    granted = [item for item in serving.callable_endpoints(here.tenant) if not item.own]
+    granted = serving.granted_endpoints(here.tenant)
     context: dict[str, Any] = {
         "said": _sentence(endpoints, sum(1 for _one, _row, memory in levels if memory.mood)),
         "figures": _figures(here, [row for _one, row in live]),
-        "attention": attention,
-        "endpoints": endpoints,
+        "attention": attention[:MAX_NEEDS],
+        "needs": len(attention),
+        "endpoints": endpoints[:MAX_ENDPOINTS],
+        "more_endpoints": max(0, len(endpoints) - MAX_ENDPOINTS),
         "granted": granted,
         "quota": quotas.lines_of(here.tenant),
         "kinds": {kind.name: kind for kind in Kind},
@@ -74,6 +80,13 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
         "has_models": catalog.models_of(here.tenant).exists(),
     }
     return render(request, "console/pages/home.html", context)
+
+
+def _ending_keys(here: Here) -> list[Any]:
+    """Keys whose time is nearly over, or was not long ago: the newest few."""
+    now = clock.now()
+    keys = tenants.keys_of(here.tenant).filter(revoked_at=None, expires_at__lt=now + needs.SOON)
+    return list(keys.order_by("-expires_at")[:MAX_NEEDS])
 
 
 def _latest_versions(here: Here) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django import forms
 from django.conf import settings
-from django.core.paginator import Paginator
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -15,8 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import never_cache
 
-from console import problems
+from console import keyset, problems
 from console.forms import styled
+from console.freshness import before_secrets
 from console.limitforms import LimitFields, initial_limits
 from console.presenters import samples
 from console.queries import callable_names
@@ -164,18 +165,31 @@ def state_of(key: ApiKey) -> str:
 def index(request: HttpRequest, here: Here) -> HttpResponse:
     """The list."""
     wanted, shown = request.GET.get("q", "").strip(), request.GET.get("state", "")
-    rows = [(key, state_of(key)) for key in selectors.keys_of(here.tenant)]
-    total = len(rows)
+    keys = selectors.keys_of(here.tenant)
+    total = keys.count()
     if wanted:
-        rows = [row for row in rows if wanted.lower() in row[0].name.lower() or wanted in row[0].masked]
-    if shown:
-        rows = [row for row in rows if row[1] == shown or (shown == "active" and row[1] == "expires_soon")]
-    page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
+        keys = keys.filter(Q(name__icontains=wanted) | Q(last4__iexact=wanted[-4:]))
+    if shown in (states := _states()):
+        keys = keys.filter(states[shown])
+    found = keyset.page(request, keys, PER_PAGE, {"q": wanted, "state": shown})
     context = {
-        "page": page, "rows": _with_use(here, list(page.object_list)), "total": total, "wanted": wanted,
-        "shown": shown, "may_change": here.can(Permission.MANAGE_KEYS), "is_filtered": bool(wanted or shown),
+        "keyset": found, "rows": _with_use(here, [(key, state_of(key)) for key in found.rows]), "total": total,
+        "wanted": wanted, "shown": shown, "may_change": here.can(Permission.MANAGE_KEYS),
+        "is_filtered": bool(wanted or shown),
     }  # fmt: skip
     return render(request, "console/pages/keys.html", context)
+
+
+def _states() -> dict[str, Q]:
+    """What can be shown alone, as :func:`state_of` tells them apart; those that expire soon are active."""
+    now = clock.now()
+    expired = Q(revoked_at=None, expires_at__lte=now)
+    return {
+        "active": Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=now)),
+        "expires_soon": Q(revoked_at=None, expires_at__gt=now, expires_at__lt=now + SOON),
+        "expired": expired,
+        "revoked": Q(revoked_at__isnull=False),
+    }
 
 
 def _with_use(here: Here, rows: list[tuple[ApiKey, str]]) -> list[Row]:
@@ -186,6 +200,7 @@ def _with_use(here: Here, rows: list[tuple[ApiKey, str]]) -> list[Row]:
 
 @never_cache
 @tenant_page(get=Permission.MANAGE_KEYS, post=Permission.MANAGE_KEYS)
+@before_secrets
 def create(request: HttpRequest, here: Here) -> HttpResponse:
     """The dialog, and the new key's text in the answer to its POST."""
     names = callable_names(here)
@@ -250,6 +265,7 @@ def edit(request: HttpRequest, here: Here, key_id: uuid.UUID) -> HttpResponse:
 
 @never_cache
 @tenant_page(get=Permission.MANAGE_KEYS, post=Permission.MANAGE_KEYS)
+@before_secrets
 def rotate(request: HttpRequest, here: Here, key_id: uuid.UUID) -> HttpResponse:
     """The dialog, and the new text in the answer to its POST."""
     key = access.access_key(here.actor, here.tenant, key_id, Permission.MANAGE_KEYS)

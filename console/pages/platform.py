@@ -12,10 +12,11 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 
 from console import fleetviews, health
+from console.freshness import before_secrets
 from console.pages import tenants
 from console.presenters import audit, hbm
 from console.web import Place, done, platform_page, refused
-from fleet import access, care, selectors, services
+from fleet import access, care, faults, selectors, services
 from fleet.api.views import join_command
 from fleet.models import MachineKind
 from kernel import clock, errors
@@ -77,6 +78,7 @@ def devices(request: HttpRequest, place: Place) -> HttpResponse:
         "chosen": chosen,
         "events": selectors.health_events_of(chosen.device, limit=12) if chosen else [],
         "layout": _layout(chosen.device) if chosen else [],
+        "advice": faults.command_for(chosen.device.repair, chosen.device.uuid) if chosen else "",
         "memory": whole,
         "held": sum(1 for view in views if view.parts),
         "free": sum(1 for view in views if not view.parts and view.device.state == "healthy"),
@@ -173,6 +175,7 @@ def device_verb(request: HttpRequest, place: Place, device_id: uuid.UUID, verb: 
 
 @never_cache
 @platform_page
+@before_secrets
 def join(request: HttpRequest, place: Place) -> HttpResponse:
     """The dialog for a join token, and the token in the answer to its POST."""
     kind = MachineKind.GATEWAY if request.POST.get("kind") == MachineKind.GATEWAY else MachineKind.NODE

@@ -6,6 +6,8 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 
 from console.web import Here, tenant_page
+from dispatch import revocation
+from ledger import generations
 from serving import selectors
 from tenants import services
 from tenants.roles import Permission
@@ -30,5 +32,6 @@ def key(request: HttpRequest, here: Here) -> HttpResponse:
     if request.method != "POST":
         return HttpResponse(status=405, headers={"Allow": "POST"})
     row, text = services.mint_playground_key(actor=here.actor, tenant=here.tenant)
+    revocation.wait(generations.current(generations.ROUTES))  # the page calls at once: gateways should know the key
     assert row.expires_at is not None
     return JsonResponse({"key": text, "expires_at": row.expires_at.isoformat(), "gateway": settings.GATEWAY_URL})

@@ -1,6 +1,7 @@
-"""Prices, for platform admins: what a million tokens costs, for all endpoints and for single ones."""
+"""Prices, for platform admins: a million tokens, by endpoint; an hour of a device, by its type; each from a date on."""
 
 import dataclasses
+import datetime
 import uuid
 from decimal import Decimal
 
@@ -14,12 +15,28 @@ from django.utils.translation import gettext_lazy
 from console import problems
 from console.forms import styled
 from console.web import Place, done, platform_page, refused
-from kernel import errors
-from metering import prices
+from kernel import clock, errors
+from metering import deviceprices, prices
 from metering.prices import MAX_PRICE, MILLION, TokenPrices
 from serving.models import Endpoint
 
 _MOST = MAX_PRICE / MILLION
+
+
+class UtcField(forms.CharField):
+    """A time as the browser's field writes it, read as UTC: hours of the books are in UTC."""
+
+    widget = forms.TextInput(attrs={"type": "datetime-local"})
+
+    def clean(self, value: str) -> datetime.datetime | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            found = datetime.datetime.fromisoformat(text)
+        except ValueError:
+            raise forms.ValidationError(_("Enter a date and a time, as 2026-12-01T00:00.")) from None
+        return found.replace(tzinfo=datetime.UTC) if found.tzinfo is None else found.astimezone(datetime.UTC)
 
 
 class PriceForm(forms.Form):
@@ -37,6 +54,9 @@ class PriceForm(forms.Form):
         help_text=gettext_lazy("Empty: as prompt."),
     )  # fmt: skip
     completion = forms.DecimalField(label=gettext_lazy("Output"), min_value=0, max_value=_MOST, decimal_places=6)
+    valid_from = UtcField(
+        label=gettext_lazy("From (UTC)"), required=False, help_text=gettext_lazy("Empty: from now on.")
+    )
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
@@ -52,10 +72,47 @@ class PriceForm(forms.Form):
         return TokenPrices(**{name: int(data[name] * MILLION) for name in ("prompt", "cached", "completion")})
 
 
+class DevicePriceForm(forms.Form):
+    """An amount of the currency for one whole device and one hour; empty: what all cost."""
+
+    product = forms.ChoiceField(label=gettext_lazy("Device type"), required=False)
+    per_hour = forms.DecimalField(
+        label=gettext_lazy("Per hour"), min_value=0, max_value=_MOST, decimal_places=6, required=False,
+        help_text=gettext_lazy("Empty: what all devices cost."),
+    )  # fmt: skip
+    valid_from = UtcField(
+        label=gettext_lazy("From (UTC)"), required=False,
+        help_text=gettext_lazy("A whole hour to come; empty: the next one."),
+    )  # fmt: skip
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        choices = [("", gettext_lazy("all that have no price of their own"))]
+        self.fields["product"].choices = choices + [(name, name) for name in deviceprices.products()]  # type: ignore[attr-defined]
+        styled(self)
+
+    def clean(self) -> dict[str, object] | None:
+        """The price of all devices is a price: it cannot be what all cost."""
+        data = super().clean()
+        if data is not None and not data.get("product") and data.get("per_hour") is None:
+            self.add_error("per_hour", _("Say what all devices cost; 0 for nothing."))
+        return data
+
+
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
-    """The list."""
-    context = {"default": prices.current().default, "rows": prices.priced_endpoints()}
+    """What holds now, and what is set for later."""
+    now = clock.now()
+    book = deviceprices.book()
+    known = book.at(now)
+    context = {
+        "default": prices.current().default,
+        "rows": prices.priced_endpoints(),
+        "later": prices.to_come(),
+        "device_default": known.default,
+        "devices": [(name, known.of(name), name in known.by_product) for name in deviceprices.products()],
+        "devices_later": book.after(now),
+    }
     return render(request, "console/pages/prices.html", context)
 
 
@@ -64,8 +121,11 @@ def change(request: HttpRequest, place: Place) -> HttpResponse:
     """The dialog and the act; ``?endpoint=<id>`` begins with that one."""
     form = PriceForm(request.POST if request.method == "POST" else None, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
         try:
-            prices.set_price(actor=place.actor, endpoint=form.cleaned_data["endpoint"], price=form.price())
+            prices.set_price(
+                actor=place.actor, endpoint=data["endpoint"], price=form.price(), valid_from=data["valid_from"]
+            )
         except errors.PlatformError as exc:
             form.add_error(None, problems.describe(exc).text)
         else:
@@ -87,6 +147,31 @@ def _initial(request: HttpRequest) -> dict[str, object]:
 
 
 @platform_page
+def change_device(request: HttpRequest, place: Place) -> HttpResponse:
+    """The dialog and the act for an hour of a device; ``?product=`` begins with that one."""
+    product = request.GET.get("product", "")
+    known = deviceprices.book().at(clock.now())
+    initial = {"product": product, "per_hour": f"{Decimal(known.of(product)) / MILLION:f}"}
+    form = DevicePriceForm(request.POST if request.method == "POST" else None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        amount = data["per_hour"]
+        try:
+            deviceprices.set_price(
+                actor=place.actor,
+                product=data["product"],
+                per_hour=None if amount is None else int(amount * MILLION),
+                valid_from=data["valid_from"],
+            )
+        except errors.PlatformError as exc:
+            form.add_error(None, problems.describe(exc).text)
+        else:
+            return done(request, _("The price is set. Hours before it keep their cost."), _list())
+    status = 422 if request.method == "POST" else 200
+    return render(request, "console/pages/device_price_form.html", {"form": form}, status=status)
+
+
+@platform_page
 def remove(request: HttpRequest, place: Place, endpoint_id: uuid.UUID) -> HttpResponse:
     """Let the endpoint cost what all cost again."""
     found = Endpoint.objects.filter(id=endpoint_id).first()
@@ -97,6 +182,38 @@ def remove(request: HttpRequest, place: Place, endpoint_id: uuid.UUID) -> HttpRe
     except errors.PlatformError as exc:
         return refused(request, exc, _list())
     return done(request, _("%(name)s costs what all cost again.") % {"name": found.name}, _list())
+
+
+@platform_page
+def withdraw(request: HttpRequest, place: Place) -> HttpResponse:
+    """Take back what is set for later: a token price by its id, a device's by its type and time."""
+    if request.method != "POST":
+        raise errors.NotFound("There is no such price.", code="price_not_found")
+    try:
+        if text := request.POST.get("price", ""):
+            prices.withdraw(actor=place.actor, price_id=_number(text))
+        else:
+            start = _moment(request.POST.get("valid_from", ""))
+            deviceprices.withdraw(actor=place.actor, product=request.POST.get("product", ""), valid_from=start)
+    except errors.PlatformError as exc:
+        return refused(request, exc, _list())
+    return done(request, _("The later price is taken back."), _list())
+
+
+def _number(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return int(text)
+    raise errors.NotFound("There is no such price.", code="price_not_found")
+
+
+def _moment(text: str) -> datetime.datetime:
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise errors.NotFound("There is no such price.", code="price_not_found")
+    return found
 
 
 def _list() -> str:

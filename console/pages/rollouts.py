@@ -1,19 +1,17 @@
 """Rollouts: the list, and one with its steps, both sides, what was measured, the log, and the acts."""
 
-import dataclasses
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from catalog.configs import Settings
+from console import keyset, queries
 from console.presenters import comparison, hbm, rollouts, samples
 from console.web import Here, done, problem, refused, tenant_page
 from kernel import clock, errors
@@ -39,13 +37,11 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
     """Active ones first, then history."""
     rows = selectors.rollouts_of(here.tenant)
     active = [_line(row) for row in rows.filter(state__in=ACTIVE)]
-    text = request.GET.get("page", "")
-    pages = Paginator(rows.exclude(state__in=ACTIVE), PAGE)
-    page = pages.get_page(int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1)
+    page = keyset.page(request, rows.exclude(state__in=ACTIVE), PAGE)
     context = {
         "active": active,
-        "past": [_line(row) for row in page],
-        "page": page,
+        "past": [_line(row) for row in page.rows],
+        "keyset": page,
         "may_deploy": here.can(Permission.DEPLOY),
         "refresh": WATCH if active else REST,
     }
@@ -135,7 +131,7 @@ def _sides(
             _side("main", names[1], candidate, both[1], share)
             | {"taken": taken, "seen": measured.candidate_requests if measured else None},
         ],
-        "changes": comparison.changes(_settings(baseline), _settings(candidate)),
+        "changes": comparison.changes(queries.made_of(baseline.revision), queries.made_of(candidate.revision)),
     }
 
 
@@ -150,19 +146,6 @@ def _side(key: str, name: str, deployment: Deployment, side: Side, share: int) -
         "share": share,
         "replicas": [{"replica": row, "memory": hbm.of_ledger(row.ledger)} for row in live[:MAX_BARS]],
         "more": max(0, len(live) - MAX_BARS),
-    }
-
-
-def _settings(deployment: Deployment) -> dict[str, Any]:
-    """What a revision is made of, flat."""
-    revision = deployment.revision
-    config = revision.serving_config
-    return {
-        "model": revision.model.name,
-        "version": f"v{revision.version.number}",
-        "size": f"{revision.version.size_bytes:,} B",
-        **{field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)},
-        "runtime": str(revision.runtime),
     }
 
 

@@ -55,14 +55,9 @@ class LimitsForm(LimitFields):
 
 def rows() -> list[dict[str, Any]]:
     """Every tenant with its quota lines and how many replicas it has."""
-    return [
-        {
-            "tenant": tenant,
-            "quota": quotas.lines_of(tenant),
-            "replicas": sum(serving.replica_counts(tenant).values()),
-        }
-        for tenant in Tenant.objects.order_by("name")
-    ]
+    tenants = list(Tenant.objects.order_by("name"))
+    lines, replicas = quotas.lines_by_tenant(tenants), serving.replicas_by_tenant()
+    return [{"tenant": tenant, "quota": lines[tenant.id], "replicas": replicas.get(tenant.id, 0)} for tenant in tenants]
 
 
 @platform_page
@@ -118,3 +113,41 @@ def limits(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
             return done(request, text, reverse("console:platform-tenants"))
     context = {"form": form, "subject": tenant, "use": usage.of_tenant(tenant)}
     return render(request, "console/pages/limits_form.html", context, status=422 if request.method == "POST" else 200)
+
+
+class SuspendForm(forms.Form):
+    """Why a tenant is stopped."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"), max_length=2000, widget=forms.Textarea(attrs={"rows": 2}),
+        help_text=gettext_lazy("A sentence for the tenant’s audit log."),
+    )  # fmt: skip
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        styled(self)
+
+
+@platform_page
+def suspend(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
+    """The dialog that says what stops and what goes on, and the act."""
+    tenant = access.access_tenant(place.actor, slug)
+    form = SuspendForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        services.suspend_tenant(actor=place.actor, tenant=tenant, reason=form.cleaned_data["reason"])
+        text = _("The tenant %(name)s is suspended.") % {"name": tenant.name}
+        return done(request, text, reverse("console:platform-tenants"))
+    context = {"form": form, "subject": tenant, "replicas": sum(serving.replica_counts(tenant).values())}
+    status = 422 if request.method == "POST" else 200
+    return render(request, "console/pages/tenant_suspend.html", context, status=status)
+
+
+@platform_page
+def resume(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
+    """The dialog and the act."""
+    tenant = access.access_tenant(place.actor, slug)
+    if request.method != "POST":
+        return render(request, "console/pages/tenant_resume.html", {"subject": tenant})
+    services.resume_tenant(actor=place.actor, tenant=tenant)
+    text = _("The tenant %(name)s works again.") % {"name": tenant.name}
+    return done(request, text, reverse("console:platform-tenants"))

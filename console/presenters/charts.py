@@ -114,28 +114,44 @@ def spark(values: Sequence[float | None], width: float = 48.0, height: float = 1
 
 
 class Column(NamedTuple):
-    """One column of a bar chart, percent of the box."""
+    """One column of a bar chart in percent of the box: a lower part, and a softer one (``rest``) on it."""
 
     x: float
     width: float
     y: float
     height: float
+    rest_y: float
+    rest_height: float
     label: str
     value: float
+    rest: float
 
 
-def columns(values: Sequence[tuple[str, float]], height: float = 90.0) -> tuple[list[Column], list[str]]:
-    """Columns for labelled values from 0 to a round top, and the scale's labels from top to bottom."""
-    top = _round_top(max((value for _, value in values), default=1.0))
+class Stacked(NamedTuple):
+    """A bar chart with the labels of its scale from top to bottom."""
+
+    columns: list[Column]
+    scale: list[str]
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(column.value or column.rest for column in self.columns)
+
+
+def stacked(values: Sequence[tuple[str, float, float]], height: float = 90.0) -> Stacked:
+    """Columns for (label, value, what stands on it), from 0 to a round top."""
+    top = _round_top(max((value + rest for _, value, rest in values), default=1.0))
     slot = 100.0 / max(len(values), 1)
-    found = [
-        Column(
-            round(index * slot + slot * 0.15, 2), round(slot * 0.7, 2), round(height - value / top * height, 2),
-            round(value / top * height, 2), label, value,
-        )
-        for index, (label, value) in enumerate(values)
-    ]  # fmt: skip
-    return found, [_label(top * share) for share in (1.0, 0.5, 0.0)]
+    found = []
+    for index, (label, value, rest) in enumerate(values):
+        low, high = value / top * height, rest / top * height
+        found.append(
+            Column(
+                round(index * slot + slot * 0.15, 2), round(slot * 0.7, 2), round(height - low, 2), round(low, 2),
+                round(height - low - high, 2), round(high, 2), label, value, rest,
+            )
+        )  # fmt: skip
+    return Stacked(found, [_label(top * share) for share in (1.0, 0.5, 0.0)])
 
 
 def _path(

@@ -42,6 +42,12 @@ GLYPHS: Final[dict[str, dict[str, Glyph]]] = {
         "recovering": Glyph("moving", pgettext_lazy("gpu", "Recovering"), shapes.GPU_RECOVERING),
         "retired": Glyph("rest", pgettext_lazy("gpu", "Retired"), shapes.GPU_RETIRED),
     },
+    "layout": {
+        "waiting": Glyph("moving", pgettext_lazy("layout", "Waiting"), shapes.NODE_JOINING),
+        "applying": Glyph("moving", pgettext_lazy("layout", "Being cut"), shapes.NODE_DRAINING),
+        "applied": Glyph("good", pgettext_lazy("layout", "As wanted"), shapes.NODE_READY),
+        "failed": Glyph("bad", pgettext_lazy("layout", "Failed"), shapes.NODE_LOST),
+    },
     "node": {
         "joining": Glyph("moving", pgettext_lazy("node", "Joining"), shapes.NODE_JOINING),
         "ready": Glyph("good", pgettext_lazy("node", "Ready"), shapes.NODE_READY),
@@ -102,6 +108,10 @@ GLYPHS: Final[dict[str, dict[str, Glyph]]] = {
         "expires_soon": Glyph("attn", pgettext_lazy("key", "Expires soon"), shapes.RING_CLOCK),
         "expired": Glyph("rest", pgettext_lazy("key", "Expired"), shapes.RING_CLOCK),
         "revoked": Glyph("rest", pgettext_lazy("key", "Revoked"), shapes.RING_CROSS),
+    },
+    "member": {
+        "active": Glyph("good", pgettext_lazy("member", "Active"), shapes.DISC_TICK),
+        "disabled": Glyph("rest", pgettext_lazy("member", "Disabled"), shapes.RING_CROSS),
     },
     "tenant": {
         "active": Glyph("good", pgettext_lazy("tenant", "Active"), shapes.DISC_TICK),

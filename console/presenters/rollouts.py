@@ -9,6 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, npgettext, pgettext
 
+from console.presenters import verdicts
 from console.presenters.charts import Chart, Point, line_chart
 from rollouts.decide import Side
 from rollouts.models import LogKind, Rollout, RolloutLog, Strategy
@@ -230,7 +231,7 @@ def _percent(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """A line of the log; ``kind`` and ``state`` pick the glyph. Sentences are the room's own."""
+    """A line of the log; ``kind`` and ``state`` pick the glyph. Sentences are the room's own unless ``is_said``."""
 
     at: datetime.datetime
     title: str
@@ -239,6 +240,7 @@ class Told:
     sentence: str
     actor: str
     requests: int | None
+    is_said: bool = False
 
 
 def told(rollout: Rollout, lines: Iterable[RolloutLog]) -> list[Told]:
@@ -253,7 +255,8 @@ def told(rollout: Rollout, lines: Iterable[RolloutLog]) -> list[Told]:
         kind, state, title = _glyph(line)
         checks = line.data.get("checks") or []
         requests = max((check["requests"] for check in checks), default=None)
-        found.append(Told(line.at, title, kind, state, line.sentence, line.actor, requests))
+        said = verdicts.sentence(line.data) if line.kind == LogKind.VERDICT else ""
+        found.append(Told(line.at, title, kind, state, said or line.sentence, line.actor, requests, bool(said)))
     return found
 
 
@@ -277,8 +280,10 @@ def charts(
     ``limits`` are those of error rate (fraction) and TTFT p95 (milliseconds).
     """
     flags = [(one.at, _percent(one.percent), "") for one in shares[1:]]
-    verdicts = [line for line in lines if line.kind == LogKind.VERDICT][:MAX_MARKS]
-    marks = [(line.at, line.sentence, str(line.data.get("outcome", ""))) for line in verdicts]
+    judged = [line for line in lines if line.kind == LogKind.VERDICT][:MAX_MARKS]
+    marks = [
+        (line.at, verdicts.sentence(line.data) or line.sentence, str(line.data.get("outcome", ""))) for line in judged
+    ]
     planned: list[Point] = [(one.at, float(one.planned)) for one in moments]
     taken: list[Point] = [
         (

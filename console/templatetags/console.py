@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from console.presenters import amounts, charts, glyphs, hbm, icons, limits
+from console.presenters import isolation as isolations
 from kernel import clock
 
 register = template.Library()
@@ -311,6 +312,31 @@ def span(seconds: float) -> str:
     if whole < 2 * 86400:
         return _("%(count)s h") % {"count": whole // 3600}
     return ngettext("%(count)s d", "%(count)s d", whole // 86400) % {"count": whole // 86400}
+
+
+@register.filter
+def bucket(label: str, unit: str) -> str:
+    """The label of a row: a time as short as its unit (``hour``, ``day``, ``month``) allows, any other as it is."""
+    lengths = {"hour": 16, "day": 10, "month": 7}
+    return label[: lengths[unit]].replace("T", " ") if unit in lengths else label
+
+
+@register.filter
+def isolation(value: str) -> str:
+    """What a part of a device is, in words."""
+    return str(isolations.CLASSES.get(value, value))
+
+
+@register.filter
+def required_isolation(value: str) -> str:
+    """The least isolation that is accepted, in words."""
+    return str(isolations.REQUIRED.get(value, value))
+
+
+@register.filter
+def wall(value: str) -> str:
+    """A kind of isolation that a host may offer, in words."""
+    return str(isolations.WALLS.get(value, value))
 
 
 @register.filter

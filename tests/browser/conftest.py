@@ -3,6 +3,7 @@
 ``chromium`` and ``Visitor`` know nothing of how the platform was started: other tests can point them at any address.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -47,6 +48,43 @@ class Site:
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
+    @contextlib.contextmanager
+    def told(self, *words: str) -> Iterator["Told"]:
+        """The same program, going on step by step: it says something, and waits to be told to go on."""
+        command = [sys.executable, "-m", "tests.browser.world", *words]
+        process = subprocess.Popen(
+            command, env=self.env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            yield Told(process)
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@dataclasses.dataclass
+class Told:
+    """A running ``tests.browser.world``."""
+
+    process: "subprocess.Popen[str]"
+
+    def hear(self) -> str:
+        """What it says next."""
+        assert self.process.stdout
+        line = self.process.stdout.readline().strip()
+        assert line, "the program has ended"
+        return line
+
+    def go_on(self) -> None:
+        """Let it take its next step."""
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
 
 @dataclasses.dataclass
 class Visitor:
@@ -87,9 +125,15 @@ def _free_port() -> int:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The web process, migrated, with static files and the world of ``tests.browser.world``."""
-    home = tmp_path_factory.mktemp("browser-home")
+    with running(tmp_path_factory.mktemp("browser-home")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def running(home: Path, world: str = "seed") -> Iterator[Site]:
+    """The same, for whoever is no test; ``world`` is what it is filled with."""
     port = _free_port()
-    name = f"browser_{os.getpid()}"
+    name = f"browser_{world}_{os.getpid()}"
     main = os.environ["DATABASE_URL"]
     env = {
         **os.environ,
@@ -98,13 +142,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "MILLPOND_WEB_PORT": str(port),
         "MILLPOND_PUBLIC_URL": f"http://127.0.0.1:{port}",
+        "MILLPOND_GATEWAY_URL": f"http://127.0.0.1:{_free_port()}",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
     }
     for words in (["migrate", "--no-input"], ["collectstatic", "--no-input"]):
         command = [sys.executable, "-m", "django", *words, "--verbosity", "0"]
         subprocess.run(command, env=env, cwd=ROOT, check=True, timeout=300)
     found = Site(f"http://127.0.0.1:{port}", {}, env)
-    found.facts = json.loads(found.world("seed"))
+    found.facts = json.loads(found.world(world))
     log = (home / "web.log").open("wb")
     command = [
         sys.executable,

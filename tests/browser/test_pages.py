@@ -22,7 +22,17 @@ TENANT_PAGES = (
     "usage/?by=key&days=1",
     "keys/", "members/", "audit/", "settings/",
 )  # fmt: skip
-PLATFORM_PAGES = ("", "devices/", "devices/?device=CPU-0", "nodes/", "tenants/", "audit/", "system/")
+PLATFORM_PAGES = (
+    "",
+    "devices/",
+    "devices/?device=CPU-0",
+    "layouts/",
+    "nodes/",
+    "tenants/",
+    "prices/",
+    "audit/",
+    "system/",
+)
 AXE = (resources.files("axe_core_python") / "axe.min.js").read_text()
 
 

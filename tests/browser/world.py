@@ -117,6 +117,133 @@ def _deployed(tenant: Any, actor: Any) -> dict[str, Any]:
     return {"tenant": tenant.slug, "deployment": str(made.id), "model": "tiny-chat", "version": version.number}
 
 
+def costs(email: str, paths: list[str]) -> list[dict[str, Any]]:
+    """Queries, milliseconds and bytes of pages, each asked for the second time."""
+    import time
+
+    from django.db import connection
+    from django.test import Client
+    from django.test.utils import CaptureQueriesContext
+
+    from tenants.models import User
+
+    client = Client(headers={"host": "127.0.0.1"})
+    client.force_login(User.objects.get(email=email))
+    found = []
+    for path in paths:
+        client.get(path)
+        with CaptureQueriesContext(connection) as asked:
+            client.get(path)
+        began = time.perf_counter()
+        answer = client.get(path)
+        spent = round(1000 * (time.perf_counter() - began), 1)
+        found.append({"queries": len(asked), "ms": spent, "bytes": len(answer.content), "status": answer.status_code})
+    return found
+
+
+def say(text: str) -> None:
+    """Tell the test, and wait for it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+
+
+def canary(ending: str) -> None:
+    """A canary in its first step; told to go on, requests end and the judge decides: ``passes`` or ``fails``."""
+    import datetime
+
+    from kernel import clock
+    from tenants.models import Tenant, User
+    from tests.build.controlplane import actor_for
+    from tests.build.rollouts import Story
+
+    tenant = Tenant.objects.get(slug="harbor")
+    actor = actor_for(User.objects.get(email=OWNER))
+    start = clock.now() - datetime.timedelta(minutes=40)
+    story = Story(tenant, actor, endpoint=f"canary-{ending}", model=f"canary-{ending}-model", start=start)
+    story.live(2)
+    made = story.roll_out(shares=(50, 100), hold_seconds=300, min_requests=100)
+    story.live(1)
+    say(str(made.id))
+    story.live(20, failing=0.5 if ending == "fails" else 0.0005)
+
+
+def serve(engine: str) -> str:
+    """An endpoint ``talk`` whose replica is the engine at ``engine``, and a token for a gateway."""
+    from django.db import transaction
+
+    from fleet.models import MachineKind, Node
+    from kernel import scope
+    from ledger import generations
+    from serving.models import Replica
+    from serving.services import deploy_version
+    from tenants.models import Tenant, User
+    from tests.build.controlplane import actor_for
+    from tests.build.gateway_engine import ENGINE_TOKEN
+    from tests.build.machines import join_token
+
+    tenant = Tenant.objects.get(slug="harbor")
+    actor = actor_for(User.objects.get(email=OWNER))
+    for name in ("talk", "talk-two"):
+        made = deploy_version(
+            actor=actor, tenant=tenant, endpoint_name=name, model="tiny-chat", version=1, config={}, replicas=1
+        )
+        with scope.tenant(tenant.id):
+            Replica.objects.filter(deployment=made).update(
+                state="ready", node=Node.objects.all()[0], address=engine, token=ENGINE_TOKEN
+            )
+    with transaction.atomic():
+        generations.bump(generations.ROUTES)
+    return join_token(MachineKind.GATEWAY)
+
+
+def fleet() -> dict[str, Any]:
+    """Instead of the usual world: two machines, of which one serves a deployment with two replicas."""
+    from fleet.models import Node
+    from scheduling import cycle
+    from serving.services import deploy_version
+    from tests.build import catalog
+    from tests.build import controlplane as build
+    from tests.build.machines import FakeAgent
+
+    build.make_user(ADMIN, admin=True, name="Priya Nair")
+    tenant = build.make_tenant("harbor", owner=build.make_user(OWNER), name="Harbor Support")
+    actor = build.actor_for(build.owner_of(tenant))
+    version = catalog.checked_version(tenant, model=catalog.make_model(tenant, "tiny-chat", actor))
+    for name in ("mill-a", "mill-b"):
+        agent = FakeAgent(name, machine_id=f"machine-{name}")
+        agent.join()
+        agent.report()
+    made = deploy_version(
+        actor=actor, tenant=tenant, endpoint_name="chat", model="tiny-chat", version=version.number, config={},
+        replicas=2,
+    )  # fmt: skip
+    cycle.run()
+    return {"deployment": str(made.id), "nodes": {row.name: str(row.id) for row in Node.objects.all()}}
+
+
+def beat() -> None:
+    """The loops and both machines of :func:`fleet`, until told to end."""
+    from threading import Event, Thread
+
+    from ledger import outbox
+    from scheduling import cycle as scheduling
+    from serving.reconcile import cycle as serving
+    from tests.build.machines import FakeAgent
+
+    agents = [FakeAgent(name, machine_id=f"machine-{name}") for name in ("mill-a", "mill-b")]
+    for agent in agents:
+        agent.join()  # the same machine again: a new credential
+    over = Event()
+    Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    while not over.wait(0.3):
+        outbox.drain()
+        serving.run()
+        scheduling.run()
+        for agent in agents:
+            agent.cycle()
+
+
 def validate() -> None:
     """Check what waits."""
     from catalog import completion, validation
@@ -135,6 +262,18 @@ def remove_member(email: str) -> None:
     with scope.tenant(tenant.id):
         member = Member.objects.select_related("user").get(user__email=email)
     services.remove_member(actor=actors.system("tests"), tenant=tenant, member=member)
+
+
+def age_sessions() -> None:
+    """Let every proof of who is there be an hour old."""
+    from django.contrib.sessions.backends.db import SessionStore
+    from django.contrib.sessions.models import Session
+
+    for row in Session.objects.all():
+        store = SessionStore(row.session_key)
+        records = store.get("account_authentication_methods") or []
+        store["account_authentication_methods"] = [{**record, "at": record["at"] - 3600} for record in records]
+        store.save()
 
 
 def pause(rollout_id: str) -> None:
@@ -156,6 +295,18 @@ if __name__ == "__main__":
         sys.stdout.write(json.dumps(seed()))
     elif sys.argv[1] == "validate":
         validate()
+    elif sys.argv[1] == "fleet":
+        sys.stdout.write(json.dumps(fleet()))
+    elif sys.argv[1] == "beat":
+        beat()
+    elif sys.argv[1] == "canary":
+        canary(sys.argv[2])
+    elif sys.argv[1] == "serve":
+        sys.stdout.write(serve(sys.argv[2]))
+    elif sys.argv[1] == "costs":
+        sys.stdout.write(json.dumps(costs(sys.argv[2], sys.argv[3:])))
+    elif sys.argv[1] == "age_sessions":
+        age_sessions()
     elif sys.argv[1] == "pause":
         pause(sys.argv[2])
     else:

@@ -56,7 +56,8 @@ def _fill(path: str, values: dict[str, Any]) -> str:
 
 def _values(tenant: Any, ids: dict[str, Any], **more: Any) -> dict[str, Any]:
     extra = {"tab": "events", "verb": "cordon", "token_id": ids["key_id"], "slug": tenant.slug}
-    return {**ids, **extra, **more}
+    extra |= {"user_id": ids["key_id"], "uidb36": "0" * 32, "key": "x-y", "provider_id": "acme", "session_id": 1}
+    return {**ids, **extra, "text": "mpi_x", **more}
 
 
 def _client(user: Any) -> Client:

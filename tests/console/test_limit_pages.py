@@ -1,12 +1,16 @@
 """Pages of keys, limits, prices and promises: what is filled in arrives, and what gateways say is seen."""
 
+import datetime
+
 import pytest
 from django.test import Client
 
 from dispatch import revocation
 from fleet import gateways as fleet_gateways
-from kernel import clock, scope
-from metering import booking, prices
+from fleet.models import Device, Node
+from kernel import clock, ids, scope
+from metering import booking, deviceprices, prices
+from metering.models import Holding
 from metering.prices import TokenPrices
 from serving import services as serving
 from serving.models import Endpoint, Replica
@@ -143,6 +147,54 @@ def test_prices_are_set_and_seen(tenant: Tenant) -> None:
     assert admin.post("/platform/prices/set/", {"prompt": "-1", "completion": "1"}).status_code == 422
     assert admin.post(f"/platform/prices/{endpoint.id}/remove/").status_code == 302
     assert prices.current().of(endpoint.id).prompt == 500_000
+
+
+def test_prices_for_later_are_seen_and_taken_back(tenant: Tenant) -> None:
+    build_device("H100")
+    admin = signed_in(make_user(admin=True))
+    start = (clock.now() + datetime.timedelta(days=40)).replace(minute=0, second=0, microsecond=0, tzinfo=None)
+    form = {"prompt": "7", "completion": "8", "valid_from": start.isoformat(timespec="minutes")}
+    assert admin.post("/platform/prices/set/", form).status_code == 302
+    assert admin.post("/platform/prices/set/", {**form, "valid_from": "2020-01-01T00:00"}).status_code == 422
+    dialog = "/platform/prices/devices/set/"
+    assert "H100" in admin.get(dialog).content.decode()
+    assert (
+        admin.post(dialog, {"product": "H100", "per_hour": "2.5", "valid_from": form["valid_from"]}).status_code == 302
+    )
+    assert admin.post(dialog, {"product": "H100", "per_hour": "2", "valid_from": "2020-01-01T00:00"}).status_code == 422
+    assert admin.post(dialog, {"product": "", "per_hour": ""}).status_code == 422
+    page = admin.get("/platform/prices/").content.decode()
+    assert "7.00" in page
+    assert "2.50" in page
+    (token,) = prices.to_come()
+    assert admin.post("/platform/prices/withdraw/", {"price": token[1].id}).status_code == 302
+    (device,) = deviceprices.book().after(clock.now())
+    taken = {"product": device.product, "valid_from": device.valid_from.isoformat()}
+    assert admin.post("/platform/prices/withdraw/", taken).status_code == 302
+    assert "2.50" not in admin.get("/platform/prices/").content.decode()
+
+
+def build_device(product: str) -> None:
+    now = clock.now()
+    node = Node.objects.create(name="n", machine_id=product, state_changed_at=now, created_at=now)
+    Device.objects.create(
+        node=node, uuid=product, kind="cuda", product=product, memory_bytes=80 * 1024**3, state_changed_at=now
+    )
+
+
+@pytest.mark.parametrize("days", ["1", "7", "30", "90", "365", "nonsense"])
+def test_usage_shows_devices_held_beside_tokens(tenant: Tenant, days: str) -> None:
+    since = clock.now() - datetime.timedelta(hours=3)
+    Holding._base_manager.create(
+        partition_id=ids.new_id(), replica_id=ids.new_id(), tenant_id=tenant.id, deployment_id=ids.new_id(),
+        endpoint_id=ids.new_id(), revision_id=ids.new_id(), product="NVIDIA H100", kind="cuda", millis=1000,
+        began_at=since,
+    )  # fmt: skip
+    client = signed_in(owner_of(tenant))
+    for held in ("device", "deployment", "model", "revision", "day", "month"):
+        page = client.get(f"/t/harbor/usage/?days={days}&held={held}").content.decode()
+        assert ("deleted deployment" in page) == (held == "deployment")
+    assert "NVIDIA H100" in client.get(f"/t/harbor/usage/?days={days}").content.decode()
 
 
 def test_usage_shows_cost_by_revision(tenant: Tenant) -> None:

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from kernel import scope
+from serving.services import deploy_version
 from tenants import services
 from tenants.models import ApiKey, Member, Tenant, User
 from tenants.roles import Role
@@ -206,3 +207,26 @@ def test_a_tenant_and_a_join_token_are_made_by_platform_admins(tenant: Tenant) -
     made = client.post("/platform/nodes/join/", {"kind": "node", "name": "rack-1"}).content.decode()
     assert re.search(r"mpj_[a-z0-9]{12}_[A-Za-z0-9_-]{43}", made)
     assert "python -m runtime.agent" in made
+
+
+def test_the_settings_name_each_quota_and_what_devices_cost(tenant: Tenant) -> None:
+    page = signed_in(owner_of(tenant)).get("/t/harbor/settings/").content.decode()
+    rows = re.findall(r'<td class="strong full">([^<]+)</td>', page)
+    assert [name for name in rows if name in ("GPUs", "HBM", "Replicas", "Storage")] == [
+        "GPUs", "HBM", "Replicas", "Storage"
+    ]  # fmt: skip
+
+
+def test_a_configuration_is_compared_with_the_others_behind_its_endpoint(tenant: Tenant) -> None:
+    actor = actor_for(owner_of(tenant))
+    version = catalog.checked_version(tenant, model=catalog.make_model(tenant, "tiny"))
+    made = [
+        deploy_version(
+            actor=actor, tenant=tenant, endpoint_name="chat", model="tiny", version=version.number, config=config,
+            replicas=1,
+        )
+        for config in ({}, {"max_num_seqs": 48})
+    ]  # fmt: skip
+    page = signed_in(owner_of(tenant)).get(f"/t/harbor/deployments/{made[1].id}/configuration/").content.decode()
+    table = page[page.index("Compared with the others") :]
+    assert re.search(r"max_num_seqs</td><td[^>]*>32</td><td[^>]*>48<", table)

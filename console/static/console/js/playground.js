@@ -7,7 +7,7 @@ const RENEW_MS = 60000; // renew the key a minute before it ends
 class Chat {
   constructor(root) {
     this.root = root;
-    this.turns = [];
+    this.histories = [[], []]; // one per model: each goes on from its own answers
     this.sums = { answers: 0, ttft: 0, speed: 0, tokens: 0 };
     this.one("form").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
     this.one("text").addEventListener("keydown", (event) => {
@@ -21,15 +21,35 @@ class Chat {
       range.addEventListener("input", () => { number.value = range.value; });
       number.addEventListener("input", () => { range.value = number.value; });
     }
+    for (const button of root.querySelectorAll("[data-mode]")) {
+      button.addEventListener("click", () => this.choose(button.dataset.mode));
+    }
+    this.one("model").addEventListener("change", () => this.clear());
+    this.one("other").addEventListener("change", () => this.clear());
     document.querySelector('[data-open="chat-code"]').addEventListener("click", () => this.showCode());
   }
 
   one(name) { return this.root.querySelector(`[data-${name}]`); }
 
-  body() {
+  get isChat() { return this.root.querySelector('[data-mode="chat"]').getAttribute("aria-pressed") === "true"; }
+
+  get path() { return this.isChat ? "/v1/chat/completions" : "/v1/completions"; }
+
+  choose(mode) {
+    for (const button of this.root.querySelectorAll("[data-mode]")) button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
+    this.one("system").disabled = mode !== "chat";
+    this.clear();
+  }
+
+  // What is compared: one model, or two that get the same.
+  models() { return [this.one("model").value, this.one("other").value].filter(Boolean); }
+
+  body(model, turns) {
     const system = this.one("system").value.trim();
-    const messages = [...(system ? [{ role: "system", content: system }] : []), ...this.turns];
-    const body = { model: this.one("model").value, messages, stream: true, stream_options: { include_usage: true } };
+    const asked = this.isChat
+      ? { messages: [...(system ? [{ role: "system", content: system }] : []), ...turns] }
+      : { prompt: turns.length ? turns[turns.length - 1].content : "" };
+    const body = { model, ...asked, stream: true, stream_options: { include_usage: true } };
     for (const name of Object.keys(DEFAULTS)) {
       const value = Number(this.root.querySelector(`[data-number="${name}"]`).value);
       if (Number.isFinite(value)) body[name] = value;
@@ -51,33 +71,40 @@ class Chat {
     const text = this.one("text").value.trim();
     if (!text || this.abort) return;
     this.one("text").value = "";
-    this.turns.push({ role: "user", content: text });
     this.addUser(text);
-    const answer = this.addAnswer();
+    const models = this.models();
+    const row = this.addRow(models.length);
     this.busy(true);
     this.abort = new AbortController();
+    await Promise.all(models.map((model, number) => this.ask(model, this.histories[number], text, row)));
+    this.abort = undefined;
+    this.busy(false);
+  }
+
+  async ask(model, turns, text, row) {
+    turns.push({ role: "user", content: text });
+    const answer = new Answer(this.models().length > 1 ? model : "");
+    row.append(answer.root);
     try {
-      await this.stream(answer);
+      await this.stream(answer, this.body(model, turns));
     } catch (error) {
       answer.fail(error);
     } finally {
-      this.abort = undefined;
-      this.busy(false);
       answer.root.classList.remove("is-streaming");
-      if (answer.text) this.turns.push({ role: "assistant", content: answer.text });
-      else this.turns.pop();
+      if (answer.text) turns.push({ role: "assistant", content: answer.text });
+      else turns.pop();
     }
   }
 
-  async stream(answer) {
+  async stream(answer, body) {
     const key = await this.key();
     const started = performance.now();
     let response;
     try {
-      response = await fetch(`${this.root.dataset.gateway}/v1/chat/completions`, {
+      response = await fetch(`${this.root.dataset.gateway}${this.path}`, {
         method: "POST",
         headers: { "Content-Type": "application/json", Authorization: `Bearer ${key}` },
-        body: JSON.stringify(this.body()),
+        body: JSON.stringify(body),
         signal: this.abort.signal,
       });
     } catch (error) {
@@ -127,10 +154,11 @@ class Chat {
     row.scrollIntoView({ block: "end" });
   }
 
-  addAnswer() {
-    const answer = new Answer();
-    this.one("turns").append(answer.root);
-    return answer;
+  addRow(count) {
+    const row = document.createElement("div");
+    row.className = count > 1 ? "turn-pair" : "";
+    this.one("turns").append(row);
+    return row;
   }
 
   busy(on) {
@@ -153,7 +181,7 @@ class Chat {
 
   clear() {
     this.abort?.abort();
-    this.turns = [];
+    this.histories = [[], []];
     this.one("turns").replaceChildren();
   }
 
@@ -166,23 +194,30 @@ class Chat {
   }
 
   showCode() {
-    const body = this.body();
-    if (!body.messages.some((message) => message.role === "user")) body.messages.push({ role: "user", content: "Hello" });
+    const body = this.body(this.one("model").value, this.histories[0]);
+    if (body.messages && !body.messages.some((message) => message.role === "user")) body.messages.push({ role: "user", content: "Hello" });
+    if (body.prompt === "") body.prompt = "Hello";
     const json = JSON.stringify(body, null, 2);
     const quoted = json.replace(/'/g, "'\\''");
     const url = this.root.dataset.gateway;
     document.querySelector('[data-code="curl"]').textContent =
-      `curl ${url}/v1/chat/completions \\\n  -H "Authorization: Bearer $MILLPOND_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
+      `curl ${url}${this.path} \\\n  -H "Authorization: Bearer $MILLPOND_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
     const python = json.replace(/: true\b/g, ": True").replace(/: false\b/g, ": False").replace(/: null\b/g, ": None");
     document.querySelector('[data-code="python"]').textContent =
-      `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}/v1", api_key=os.environ["MILLPOND_KEY"])\nstream = client.chat.completions.create(**${python})\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="")`;
+      `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}/v1", api_key=os.environ["MILLPOND_KEY"])\nstream = client.${this.isChat ? "chat.completions" : "completions"}.create(**${python})\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].${this.isChat ? 'delta.content or ""' : "text"}, end="")`;
   }
 }
 
 class Answer {
-  constructor() {
+  constructor(model) {
     this.root = document.createElement("div");
     this.root.className = "turn-answer is-streaming";
+    if (model) {
+      const head = document.createElement("div");
+      head.className = "small ink-3 mono";
+      head.textContent = model;
+      this.root.append(head);
+    }
     this.body = document.createElement("div");
     this.body.className = "text";
     this.facts = document.createElement("div");
@@ -196,7 +231,7 @@ class Answer {
   take(event, started) {
     if (event.error) throw new Error([event.error.message, event.error.code].filter(Boolean).join(" · "));
     const choice = event.choices?.[0];
-    const piece = choice?.delta?.content || "";
+    const piece = choice?.delta?.content || choice?.text || "";
     if (piece) {
       if (!this.first) { this.first = performance.now(); this.ttft = this.first - started; }
       this.last = performance.now();
