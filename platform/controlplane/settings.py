@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from controlplane import environment
+from controlplane import accounts, environment
 
 ENV = environment.read()
 BASE_DIR = environment.ROOT
@@ -49,6 +49,8 @@ INSTALLED_APPS = [
     "django_celery_beat",
     "allauth",
     "allauth.account",
+    "allauth.mfa",
+    "allauth.usersessions",
     *FIRST_PARTY_APPS,
 ]
 MIGRATION_MODULES = {app: f"migrations.{app}" for app in FIRST_PARTY_APPS}
@@ -96,6 +98,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
@@ -107,6 +110,23 @@ ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_LOGOUT_ON_GET = False
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_PREVENT_ENUMERATION = True
+# Failed passwords are counted by tenants.sign_in (console and REST alike); what is here paces the rest per minute.
+ACCOUNT_RATE_LIMITS = {"login": "60/m/ip", "login_failed": "10/5m/key"}
+MFA_ADAPTER = "console.accounts.FactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = "Millpond"
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+REQUIRE_SECOND_FACTOR = accounts.second_factor()
+PASSWORD_RESET_TIMEOUT = 24 * 3600
+OPENID_PROVIDERS = accounts.openid()
+
+_MAIL = accounts.mail()
+MAIL_ENABLED = bool(_MAIL.host)
+EMAIL_HOST, EMAIL_PORT = _MAIL.host, _MAIL.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _MAIL.user, _MAIL.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = _MAIL.starttls, _MAIL.tls
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = _MAIL.sender
 
 VALKEY_URL = ENV.valkey_url
 if VALKEY_URL:
@@ -164,7 +184,10 @@ SPECTACULAR_SETTINGS = {
         "DeviceKind": "fleet.models.DeviceKind",
         "NodeState": "fleet.states.NodeState",
         "DeviceState": "fleet.states.DeviceState",
+        "IsolationRequirement": "kernel.isolation.Requirement",
         "KeyScope": "tenants.models.KeyScope",
+        "Role": "tenants.roles.ROLE_CHOICES",
+        "ServiceRole": "tenants.roles.SERVICE_ROLE_CHOICES",
         "Sticky": "serving.models.Sticky",
         "Priority": "serving.models.Priority",
         "RolloutState": "rollouts.states.RolloutState",
@@ -206,7 +229,6 @@ CONTENT_SECURITY_POLICY = {
         "form-action": ["'self'"],
         "object-src": ["'none'"],
     },
-    "EXCLUDE_URL_PREFIXES": ["/api/docs"],
 }
 
 LOGGING_CONFIG = "controlplane.logs.configure"

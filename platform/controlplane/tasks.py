@@ -3,6 +3,7 @@
 from celery import shared_task
 
 from ledger import idempotency, outbox
+from tenants import expiry
 
 
 @shared_task(name="controlplane.tasks.drain_outbox")
@@ -16,3 +17,4 @@ def housekeeping() -> None:
     """Forget what has had its time."""
     idempotency.forget_old()
     outbox.forget_done()
+    expiry.forget_old()

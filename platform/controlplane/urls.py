@@ -1,8 +1,9 @@
 """All routes of the control plane. Every room's REST is mounted here by name."""
 
 from django.urls import include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView
 
+from console.pages import reference
 from controlplane import health
 
 api = [
@@ -22,16 +23,7 @@ urlpatterns = [
     path("readyz", health.ready, name="ready"),
     path("api/v1/", include(api)),
     path("api/schema", SpectacularAPIView.as_view(authentication_classes=[], permission_classes=[]), name="schema"),
-    path(
-        "api/docs",
-        SpectacularSwaggerView.as_view(url_name="schema", authentication_classes=[], permission_classes=[]),
-        name="docs",
-    ),
-    path(
-        "api/redoc",
-        SpectacularRedocView.as_view(url_name="schema", authentication_classes=[], permission_classes=[]),
-        name="redoc",
-    ),
+    path("api/docs", reference.index, name="docs"),
     path("internal/v1/", include("dispatch.api.internal_urls")),
     path("", include("console.urls")),
 ]
@@ -39,4 +31,5 @@ urlpatterns = [
 handler400 = "controlplane.failures.bad_request"
 handler403 = "controlplane.failures.forbidden"
 handler404 = "controlplane.failures.not_found"
+handler429 = "console.accounts.too_many"
 handler500 = "controlplane.failures.server_error"

@@ -14,7 +14,6 @@ OUTSIDE_REST = {
     "readyz": "readiness for load balancers",
     "api/schema": "the OpenAPI document",
     "api/docs": "the OpenAPI document for people",
-    "api/redoc": "the OpenAPI document for people",
 }
 #: Prefixes with an authentication of their own, tested in their rooms.
 OWN_DOORS = ("internal/v1/",)

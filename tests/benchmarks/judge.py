@@ -1,14 +1,20 @@
 """How often the judge is wrong: A/A runs that it fails, and regressions that it finds, over simulated rollouts.
 
 Traffic is 95/5 at 20 requests a second; the judge looks every two seconds for ten minutes, as the advance loop does.
+What judges is the judge of the platform, look by look; runs are shared out over the machine's cores.
 """
 
 import argparse
+import concurrent.futures
+import functools
 import json
-import math
-import random
+import multiprocessing
+import os
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from rollouts.judge.checks import Tolerance
 from rollouts.judge.evidence import Evidence, empty
@@ -41,36 +47,40 @@ REGRESSIONS: Final = {
 }
 
 
-def request(rng: random.Random, side: Side, into: Evidence) -> Evidence:
-    """One request, counted into ``into``."""
-    if rng.random() < side.errors:
-        return Evidence(into.requests + 1, into.errors + 1, into.ttft, into.itl, into.e2e, into.tokens)
-    ttft = side.ttft * 250 * math.exp(rng.gauss(0, 0.4))
-    itl = side.itl * 25 * math.exp(rng.gauss(0, 0.2))
-    tokens = max(1, round(side.tokens * 120 * math.exp(rng.gauss(0, 0.7))))
-    into.ttft.add(ttft)
-    into.itl.add(itl)
-    into.e2e.add(ttft + itl * (tokens - 1))
-    into.tokens.add(tokens)
-    return Evidence(into.requests + 1, into.errors, into.ttft, into.itl, into.e2e, into.tokens)
-
-
 def run(seed: int, candidate: Side) -> tuple[Outcome, int]:
     """One rollout step; its verdict and how many seconds it took."""
-    rng = random.Random(seed)
+    rng = np.random.default_rng(seed)
     old, new = empty(), empty()
     for look in range(1, LOOKS + 1):
-        for _ in range(RATE * SECONDS_PER_LOOK):
-            if rng.random() < SHARE:
-                new = request(rng, candidate, new)
-            else:
-                old = request(rng, Side(), old)
+        fresh = int(rng.binomial(RATE * SECONDS_PER_LOOK, SHARE))
+        new = seen(rng, candidate, fresh, new)
+        old = seen(rng, Side(), RATE * SECONDS_PER_LOOK - fresh, old)
         last = look == LOOKS
         question = Question(min_requests=50, held=last, overdue=last)
         verdict = judge(old, new, question, SLO, Tolerance())
         if verdict.outcome is Outcome.FAIL or last:
             return verdict.outcome, look * SECONDS_PER_LOOK
     raise AssertionError("the last look ends the run")
+
+
+def seen(rng: np.random.Generator, side: Side, count: int, into: Evidence) -> Evidence:
+    """``count`` requests of a side, counted into ``into``; those that fail have no durations."""
+    failed = int(rng.binomial(count, side.errors))
+    good = count - failed
+    ttft = side.ttft * 250 * np.exp(rng.normal(0, 0.4, good))
+    itl = side.itl * 25 * np.exp(rng.normal(0, 0.2, good))
+    tokens = np.maximum(1, np.rint(side.tokens * 120 * np.exp(rng.normal(0, 0.7, good))))
+    for histogram, values in (
+        (into.ttft, ttft), (into.itl, itl), (into.e2e, ttft + itl * (tokens - 1)), (into.tokens, tokens)
+    ):  # fmt: skip
+        for value in values.tolist():
+            histogram.add(value)
+    return Evidence(into.requests + count, into.errors + failed, into.ttft, into.itl, into.e2e, into.tokens)
+
+
+def outcomes(pool: concurrent.futures.Executor, seeds: range, side: Side) -> list[tuple[Outcome, int]]:
+    """Verdict and seconds of each run."""
+    return list(pool.map(functools.partial(run, candidate=side), seeds, chunksize=10))
 
 
 def percent(outcomes: Sequence[Outcome], which: Outcome) -> float:
@@ -84,7 +94,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--power-runs", type=int, default=100)
     options = parser.parse_args()
-    same = [run(seed, Side())[0] for seed in range(options.runs)]
+    context = multiprocessing.get_context("spawn")
+    began = time.monotonic()
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
+        same = [outcome for outcome, _ in outcomes(pool, range(options.runs), Side())]
+        results = {
+            name: outcomes(pool, range(10_000, 10_000 + options.power_runs), side) for name, side in REGRESSIONS.items()
+        }
     figures: dict[str, object] = {
         "aa_runs": options.runs,
         "aa_false_rollbacks_percent": percent(same, Outcome.FAIL),
@@ -93,14 +109,16 @@ def main() -> None:
     print(f"{'A/A, failed':32} {figures['aa_false_rollbacks_percent']:6} % of {options.runs}")
     print(f"{'A/A, not clear':32} {figures['aa_inconclusive_percent']:6} %")
     power: dict[str, dict[str, float]] = {}
-    for name, side in REGRESSIONS.items():
-        results = [run(10_000 + seed, side) for seed in range(options.power_runs)]
-        found = sorted(seconds for outcome, seconds in results if outcome is Outcome.FAIL)
-        row = {"found_percent": percent([outcome for outcome, _ in results], Outcome.FAIL)}
+    for name, ended in results.items():
+        found = sorted(seconds for outcome, seconds in ended if outcome is Outcome.FAIL)
+        said = [outcome for outcome, _ in ended]
+        row = {"found_percent": percent(said, Outcome.FAIL), "paused_percent": percent(said, Outcome.INCONCLUSIVE)}
         if found:
             row["median_seconds"] = found[len(found) // 2]
         power[name] = row
-        print(f"{name:32} {row['found_percent']:6} % found, median {row.get('median_seconds', '-')} s")
+        at = f"{row['median_seconds']} s" if found else "-"
+        print(f"{name:32} {row['found_percent']:6} % rolled back (median {at}), {row['paused_percent']} % paused")
+    figures["seconds"] = round(time.monotonic() - began, 1)
     print(json.dumps({**figures, "power": power}))
 
 

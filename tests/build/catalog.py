@@ -207,13 +207,13 @@ def fill_version(actor: Actor, tenant: Tenant, version: ModelVersion, files: Map
 
 
 def checked_version(
-    tenant: Tenant, files: Mapping[str, bytes] | None = None, *, model: Model | None = None
+    tenant: Tenant, files: Mapping[str, bytes] | None = None, *, model: Model | None = None, **facts: Any
 ) -> ModelVersion:
     """A version of ``files`` (by default a small Hugging Face folder) after its check: ready, or rejected."""
     actor = controlplane.actor_for(controlplane.owner_of(tenant))
     files = huggingface() if files is None else files
     model = model or make_model(tenant, actor=actor)
-    version = services.create_version(actor=actor, tenant=tenant, model=model, files=declared(files))
+    version = services.create_version(actor=actor, tenant=tenant, model=model, files=declared(files), **facts)
     fill_version(actor, tenant, version, files)
     services.finalize_version(actor=actor, tenant=tenant, version=version)
     validation.validate(version.id)

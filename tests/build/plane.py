@@ -42,26 +42,26 @@ async def running(gateways: int = GATEWAYS) -> AsyncIterator[Plane]:
     services.ensure()
     name = f"plane_{os.getpid()}_{secrets.token_hex(3)}"
     main = os.environ["DATABASE_URL"]
-    with tempfile.TemporaryDirectory() as folder, _database(main, name) as url:
+    with tempfile.TemporaryDirectory() as folder, database(main, name) as url:
         async with contextlib.AsyncExitStack() as stack:
             home = Path(folder)
             engine = await stack.enter_async_context(peers.serving(peers.plain(FakeEngine(tokens=2))))
-            port = _free_port()
-            env = _environment(home, url, port)
-            await _run(env, "-m", "django", "migrate", "--no-input", "--verbosity", "0")
-            facts = json.loads(await _run(env, "-m", "tests.build.plane", engine, str(gateways)))
+            port = free_port()
+            env = environment(home, url, port)
+            await run(env, "-m", "django", "migrate", "--no-input", "--verbosity", "0")
+            facts = json.loads(await run(env, "-m", "tests.build.plane", engine, str(gateways)))
             web = f"http://127.0.0.1:{port}"
             command = ["-m", "uvicorn", "controlplane.asgi:application", "--port", str(port), "--log-level", "warning"]
-            await stack.enter_async_context(_process(env, command, home / "web.log"))
-            await _answers(f"{web}/readyz")
+            await stack.enter_async_context(process(env, command, home / "web.log"))
+            await answers(f"{web}/readyz")
             urls = [
-                await stack.enter_async_context(_gateway(env, home / f"gateway-{number}", web, token))
+                await stack.enter_async_context(gateway(env, home / f"gateway-{number}", web, token))
                 for number, token in enumerate(facts["join_tokens"])
             ]
             yield Plane(web, urls, facts["token"])
 
 
-def _environment(home: Path, url: str, port: int) -> dict[str, str]:
+def environment(home: Path, url: str, port: int) -> dict[str, str]:
     return {
         **os.environ,
         "MILLPOND_HOME": str(home),
@@ -74,7 +74,7 @@ def _environment(home: Path, url: str, port: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _database(main: str, name: str) -> Any:
+def database(main: str, name: str) -> Any:
     head, question, query = main.partition("?")
     with psycopg.connect(main, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
@@ -84,13 +84,13 @@ def _database(main: str, name: str) -> Any:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-async def _run(env: dict[str, str], *words: str) -> bytes:
+async def run(env: dict[str, str], *words: str) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, env=env, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -101,7 +101,7 @@ async def _run(env: dict[str, str], *words: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def _process(env: dict[str, str], words: list[str], log: Path) -> AsyncIterator[None]:
+async def process(env: dict[str, str], words: list[str], log: Path) -> AsyncIterator[None]:
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *words, env=env, cwd=ROOT, stdout=output, stderr=asyncio.subprocess.STDOUT
@@ -115,21 +115,22 @@ async def _process(env: dict[str, str], words: list[str], log: Path) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def _gateway(env: dict[str, str], folder: Path, web: str, token: str) -> AsyncIterator[str]:
+async def gateway(env: dict[str, str], folder: Path, web: str, token: str, port: int = 0) -> AsyncIterator[str]:
+    """A gateway process that joins with ``token``; yields its URL."""
     token_file = _private(folder, token)
     mine = {
         **env,
         "MILLPOND_CONTROL_URL": web,
         "MILLPOND_GATEWAY_DIR": str(folder / "state"),
         "MILLPOND_GATEWAY_NAME": folder.name,
-        "MILLPOND_GATEWAY_PORT": "0",
+        "MILLPOND_GATEWAY_PORT": str(port),
         "MILLPOND_GATEWAY_JOIN_TOKEN_FILE": str(token_file),
     }
     address = folder / "state" / "address.json"
-    async with _process(mine, ["-m", "runtime.gateway"], folder / "log"):
+    async with process(mine, ["-m", "runtime.gateway"], folder / "log"):
         await peers.until(address.exists, f"{folder.name} listens", START_SECONDS)
         url = str(json.loads(address.read_text())["url"])
-        await _answers(f"{url}/health")
+        await answers(f"{url}/health")
         yield url
 
 
@@ -140,7 +141,7 @@ def _private(folder: Path, token: str) -> Path:
     return path
 
 
-async def _answers(url: str) -> None:
+async def answers(url: str) -> None:
     async with asyncio.timeout(START_SECONDS), aiohttp.ClientSession() as http:
         while True:
             with contextlib.suppress(aiohttp.ClientError):

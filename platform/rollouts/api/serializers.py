@@ -73,7 +73,7 @@ class StepOut(serializers.Serializer[Any]):
     judged = serializers.BooleanField()
 
 
-class PlanOut(serializers.Serializer[Any]):
+class RolloutPlanOut(serializers.Serializer[Any]):
     """The steps, how many more replicas than now run at the peak, and the gap that must be accepted ("": none)."""
 
     steps = StepOut(many=True)
@@ -96,7 +96,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     """What a rollout would do and cost."""
 
     baseline = serializers.UUIDField(source="baseline.id")
-    plan = PlanOut()
+    plan = RolloutPlanOut()
     extra_bytes = serializers.IntegerField()
     fits = serializers.BooleanField()
     sentence = serializers.CharField()
@@ -123,7 +123,7 @@ class RolloutOut(serializers.ModelSerializer[Rollout]):
     """A rollout. ``step`` counts from 0."""
 
     endpoint = serializers.CharField(source="endpoint.name")
-    plan = PlanOut()
+    plan = RolloutPlanOut()
     verdict = VerdictOut()
     can = serializers.SerializerMethodField()
 
