@@ -120,6 +120,8 @@ def test_draining_a_node_moves_its_replicas_before_they_stop(
     dialog = drain.get_by_role("dialog")
     dialog.get_by_label(f"Type {held} to confirm").fill(held)
     dialog.get_by_role("button", name="Drain node").click()
+    expect(drain.locator("dialog[open]")).to_have_count(0)
+    expect(drain.locator("#live")).to_contain_text("Drain")
     page = visitor.open(f"/t/harbor/deployments/{two_machines.facts['deployment']}/")
     expect(page.locator("#live")).to_contain_text(other, timeout=30_000)
     gone = visitor.open(f"/platform/nodes/{two_machines.facts['nodes'][held]}/")
