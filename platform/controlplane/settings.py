@@ -115,6 +115,7 @@ ACCOUNT_RATE_LIMITS = {"login": "60/m/ip", "login_failed": "10/5m/key"}
 MFA_ADAPTER = "console.accounts.FactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Millpond"
+MFA_TOTP_TOLERANCE = 1  # one step to each side, as RFC 6238 5.2 advises: clocks differ, and people type slowly
 MFA_RECOVERY_CODES_SHOW_ONCE = True
 REQUIRE_SECOND_FACTOR = accounts.second_factor()
 PASSWORD_RESET_TIMEOUT = 24 * 3600

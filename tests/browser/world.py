@@ -10,8 +10,8 @@ from typing import Any
 import django
 
 GIB = 1024**3
-ADMIN, OWNER, DEVELOPER, VIEWER, STRANGER, LEAVER = (
-    f"{name}@harbor.example" for name in ("admin", "maya", "lin", "vic", "stranger", "noa")
+ADMIN, OWNER, DEVELOPER, VIEWER, STRANGER, LEAVER, FORGETFUL = (
+    f"{name}@harbor.example" for name in ("admin", "maya", "lin", "vic", "stranger", "noa", "otto")
 )
 
 
@@ -30,6 +30,7 @@ def seed() -> dict[str, Any]:
     build.make_member(harbor, Role.VIEWER, build.make_user(VIEWER, name="Vic Ibsen"))
     build.make_member(harbor, Role.VIEWER, build.make_user(LEAVER, name="Noa Lind"))
     lantern = build.make_tenant("lantern", owner=build.make_user(STRANGER), name="Lantern Search")
+    build.make_member(lantern, Role.VIEWER, build.make_user(FORGETFUL, name="Otto Falk"))
     _fleet()
     actor = build.actor_for(owner)
     facts = {**_deployed(harbor, actor), "foreign": _deployed(lantern, build.actor_for(build.owner_of(lantern)))}
@@ -290,7 +291,10 @@ def pause(rollout_id: str) -> None:
 
 
 if __name__ == "__main__":
+    from django.conf import settings
+
     django.setup()
+    settings.ALLOWED_HOSTS = ["testserver"]  # machines call inside of this process
     if sys.argv[1] == "seed":
         sys.stdout.write(json.dumps(seed()))
     elif sys.argv[1] == "validate":

@@ -53,7 +53,7 @@ class Machine:
         self.machine_id = machine_id or str(uuid.uuid4())
         self.id = ""
         self.credential = ""
-        self.http = Client(SERVER_NAME="localhost")  # allowed wherever it runs, also outside of tests
+        self.http = Client()
 
     def join(self, token: str = "") -> "Machine":
         """Trade a token for a credential."""
