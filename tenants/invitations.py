@@ -156,7 +156,9 @@ def end_of_maker(actor: Actor, tenant: Tenant, user: User, role: Role | None) ->
 
     Called in the transaction that takes the right away: an offer does not outlive the right to make it.
     """
-    for row in Invitation.objects.select_for_update().filter(created_by=user, accepted_at=None, revoked_at=None):
+    for row in Invitation.objects.select_for_update(no_key=True).filter(
+        created_by=user, accepted_at=None, revoked_at=None
+    ):
         if not permits(role, needed_for(Role(row.role))):
             row.revoked_at = clock.now()
             row.save(update_fields=["revoked_at"])
@@ -164,7 +166,11 @@ def end_of_maker(actor: Actor, tenant: Tenant, user: User, role: Role | None) ->
 
 
 def _locked(invitation: Invitation) -> Invitation:
-    row = Invitation.objects.select_for_update().filter(id=invitation.id, accepted_at=None, revoked_at=None).first()
+    row = (
+        Invitation.objects.select_for_update(no_key=True)
+        .filter(id=invitation.id, accepted_at=None, revoked_at=None)
+        .first()
+    )
     if row is None:
         raise InvitationInvalid("This invitation is accepted or revoked.")
     return row
@@ -242,7 +248,11 @@ def _take(actor: Actor, user: User, invitation: Invitation, text: str) -> Member
     if tenant.suspended_at is not None:
         raise TenantSuspended(f"Tenant {tenant.slug!r} is suspended: nothing can be changed.")
     now = clock.now()
-    row = Invitation.objects.select_for_update().filter(id=invitation.id, accepted_at=None, revoked_at=None).first()
+    row = (
+        Invitation.objects.select_for_update(no_key=True)
+        .filter(id=invitation.id, accepted_at=None, revoked_at=None)
+        .first()
+    )
     if row is None or row.expires_at <= now or row.digest != digest_of(text):
         raise _invalid()
     row.accepted_at, row.accepted_by = now, user

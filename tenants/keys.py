@@ -244,7 +244,7 @@ def maker_of(actor: Actor) -> uuid.UUID | None:
 
 def _require_usable(account: ServiceAccount) -> None:
     """Under a lock, so that no key is made beside the account's end."""
-    row = ServiceAccount.objects.select_for_update().get(id=account.id)
+    row = ServiceAccount.objects.select_for_update(no_key=True).get(id=account.id)
     if row.deleted_at is not None or row.disabled_at is not None:
         raise ServiceAccountDisabled(f"The service account {row.name!r} is disabled; enable it first.")
 

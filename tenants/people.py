@@ -46,7 +46,7 @@ def switch_off(*, actor: Actor, user: User) -> None:
     """
     access.require_platform_admin(actor)
     with transaction.atomic():
-        admins = list(User.objects.select_for_update().filter(is_staff=True, is_active=True).order_by("id"))
+        admins = list(User.objects.select_for_update(no_key=True).filter(is_staff=True, is_active=True).order_by("id"))
         if [admin.id for admin in admins] == [user.id]:
             raise LastAdmin("This is the last platform admin that can sign in; make another one first.")
         if User.objects.filter(id=user.id, is_active=True).update(is_active=False):

@@ -92,7 +92,7 @@ def enable_service_account(*, actor: Actor, tenant: Tenant, account: ServiceAcco
 def _end(actor: Actor, tenant: Tenant, account: ServiceAccount, action: str, changes: dict[str, Any]) -> int:
     access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
-        row = ServiceAccount.objects.select_for_update().get(id=account.id)  # no key is made meanwhile
+        row = ServiceAccount.objects.select_for_update(no_key=True).get(id=account.id)  # no key is made meanwhile
         if row.disabled_at is not None and "deleted_at" not in changes:
             return 0
         ServiceAccount.objects.filter(id=row.id).update(**changes)

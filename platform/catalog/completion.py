@@ -84,8 +84,15 @@ def _bytes_of(upload: Upload) -> Path:
 def _settle(upload: Upload, digest: str, actor: Actor) -> Upload:
     with transaction.atomic(), scope.tenant(upload.tenant_id):
         # Version before upload, as everywhere: whoever opens or deletes takes the locks in this order.
-        version = ModelVersion.objects.select_for_update(of=("self",)).filter(files__uploads=upload.id).first()
-        current = Upload.objects.select_for_update(of=("self",)).select_related("file").filter(id=upload.id).first()
+        version = (
+            ModelVersion.objects.select_for_update(of=("self",), no_key=True).filter(files__uploads=upload.id).first()
+        )
+        current = (
+            Upload.objects.select_for_update(of=("self",), no_key=True)
+            .select_related("file")
+            .filter(id=upload.id)
+            .first()
+        )
         if current is None or current.state != UploadState.OPEN:
             uploads.require_open(current or Upload(state=UploadState.ABORTED, message="Its version was deleted."))
             raise AssertionError("unreachable: the upload is not open")

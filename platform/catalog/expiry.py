@@ -39,7 +39,7 @@ def _expire_upload(upload: Upload) -> bool:
     try:
         with transaction.atomic(), writer.locked(storage.upload_path(upload.id)):
             fresh = (
-                Upload.objects.select_for_update()
+                Upload.objects.select_for_update(no_key=True)
                 .filter(id=upload.id, state=UploadState.OPEN, expires_at__lte=clock.now())
                 .first()
             )
@@ -67,7 +67,9 @@ def expire_versions() -> int:
 
 def _expire_version(version_id: uuid.UUID) -> bool:
     with transaction.atomic():
-        version = ModelVersion.objects.select_for_update(of=("self",)).select_related("model").get(id=version_id)
+        version = (
+            ModelVersion.objects.select_for_update(of=("self",), no_key=True).select_related("model").get(id=version_id)
+        )
         if version.state != VersionState.UPLOADING:
             return False
         moved = machine.move(

@@ -94,7 +94,7 @@ def delete_model(*, actor: Actor, tenant: Tenant, model: Model) -> None:
     access.require(actor, Permission.PUBLISH, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
         _locked(model)
-        versions = list(ModelVersion.objects.select_for_update().filter(model=model))
+        versions = list(ModelVersion.objects.select_for_update().filter(model=model).order_by("id"))
         if any(version.state == VersionState.VALIDATING for version in versions):
             raise InUse("A version of this model is being checked; try again in a moment.", data={"retry_after": 5})
         for version in versions:
@@ -173,7 +173,9 @@ def finalize_version(*, actor: Actor, tenant: Tenant, version: ModelVersion) -> 
     """
     access.require(actor, Permission.PUBLISH, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
-        version = ModelVersion.objects.select_for_update(of=("self",)).select_related("model").get(id=version.id)
+        version = (
+            ModelVersion.objects.select_for_update(of=("self",), no_key=True).select_related("model").get(id=version.id)
+        )
         if version.state in (VersionState.VALIDATING, VersionState.READY):
             return version
         missing = list(VersionFile.objects.filter(version=version, artifact=None).values_list("path", flat=True))
@@ -223,7 +225,7 @@ def set_alias(*, actor: Actor, tenant: Tenant, model: Model, name: str, version:
         raise errors.InvalidInput(str(ALIAS_NAME.message), code="invalid_alias", data={"field": "alias"})
     with transaction.atomic(), scope.tenant(tenant.id):
         _locked(model)
-        version = ModelVersion.objects.select_for_update(of=("self",)).get(id=version.id, model=model)
+        version = ModelVersion.objects.select_for_update(of=("self",), no_key=True).get(id=version.id, model=model)
         if version.state != VersionState.READY:
             raise _not_ready(version)
         others = Alias.objects.filter(model=model).exclude(name=name).count()
@@ -257,8 +259,8 @@ def make_revision(*, actor: Actor, tenant: Tenant, version: ModelVersion, config
     access.require(actor, Permission.DEPLOY, tenant.id)
     chosen = configs.normalise(config)
     with transaction.atomic(), scope.tenant(tenant.id):
-        model = Model.objects.select_for_update().get(id=version.model_id)
-        version = ModelVersion.objects.select_for_update(of=("self",)).get(id=version.id)
+        model = Model.objects.select_for_update(no_key=True).get(id=version.model_id)
+        version = ModelVersion.objects.select_for_update(of=("self",), no_key=True).get(id=version.id)
         if version.state != VersionState.READY:
             raise _not_ready(version)
         if chosen.max_model_len > version.max_model_len:
@@ -267,6 +269,7 @@ def make_revision(*, actor: Actor, tenant: Tenant, version: ModelVersion, config
                 code="invalid_config",
                 data={"field": "max_model_len"},
             )
+        configs.check_experts(chosen, int(version.metadata.get("num_experts") or 0))
         serving_config = _serving_config(tenant, chosen)
         runtime = current_runtime()
         same = Revision.objects.filter(version=version, serving_config=serving_config, runtime=runtime)
@@ -374,7 +377,7 @@ def _label(version: ModelVersion) -> str:
 
 def _locked(model: Model) -> Model:
     """Lock the model's row: everything that numbers, moves an alias or deletes takes turns per model."""
-    found = Model.objects.select_for_update().filter(id=model.id).first()
+    found = Model.objects.select_for_update(no_key=True).filter(id=model.id).first()
     if found is None:
         raise errors.NotFound(f"Model {model.name!r} has just been deleted.", code="model_not_found")
     return found

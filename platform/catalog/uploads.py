@@ -35,7 +35,7 @@ def open_upload(
     access.require(actor, Permission.PUBLISH, tenant.id)
     with transaction.atomic(), scope.tenant(tenant.id):
         version = catalog_access.access_version_by_id(actor, tenant, version_id, Permission.PUBLISH)
-        version = ModelVersion.objects.select_for_update(of=("self",)).get(id=version.id)
+        version = ModelVersion.objects.select_for_update(of=("self",), no_key=True).get(id=version.id)
         if version.state != VersionState.UPLOADING:
             raise errors.Conflict(
                 f"The version is {version.state} and takes no more files; make a new version.", code="version_closed"
@@ -43,7 +43,7 @@ def open_upload(
         file = _declared_file(version, path, length, sha256)
         storage.charge(tenant, 0)  # the bytes were charged with the version; the limit may have sunk since
         storage.require_free_disk(length)
-        for older in Upload.objects.select_for_update().filter(file=file, state=UploadState.OPEN):
+        for older in Upload.objects.select_for_update(no_key=True).filter(file=file, state=UploadState.OPEN):
             with writer.locked(storage.upload_path(older.id)):
                 end(older, UploadState.ABORTED, actor, "Superseded", "The file is being uploaded anew.")
         now = clock.now()
@@ -60,7 +60,7 @@ def open_upload(
 
 
 def _declared_file(version: ModelVersion, path: str, length: int, sha256: str) -> VersionFile:
-    file = VersionFile.objects.select_for_update().filter(version=version, path=path).first()
+    file = VersionFile.objects.select_for_update(no_key=True).filter(version=version, path=path).first()
     if file is None:
         raise errors.InvalidInput(
             f"The version has no file {path[:80]!r}; only declared files can be uploaded.", data={"field": "path"}

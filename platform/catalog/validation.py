@@ -75,7 +75,7 @@ def _source(file: VersionFile) -> formats.Source:
 
 def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") -> bool:
     with transaction.atomic(), scope.all_tenants():
-        rows = ModelVersion.objects.select_for_update(of=("self",)).select_related("model")
+        rows = ModelVersion.objects.select_for_update(of=("self",), no_key=True).select_related("model")
         version = rows.filter(id=version_id, state=VersionState.VALIDATING).first()
         if version is None:
             return False

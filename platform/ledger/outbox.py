@@ -58,7 +58,7 @@ def drain(limit: int = 100) -> int:
     for _ in range(limit):
         with transaction.atomic():
             message = (
-                OutboxMessage.objects.select_for_update(skip_locked=True)
+                OutboxMessage.objects.select_for_update(skip_locked=True, no_key=True)
                 .filter(done_at=None, next_attempt_at__lte=clock.now())
                 .order_by("next_attempt_at", "id")
                 .first()

@@ -112,7 +112,7 @@ def refresh() -> bool:
     with transaction.atomic(), scope.all_tenants():
         keys = ApiKey.objects.filter(budget_limit__isnull=False, revoked_at=None)
         subjects = subjects_of([*keys, *Tenant.objects.filter(budget_limit__isnull=False)], now)
-        noted = {row.subject_id: row for row in BudgetUse.objects.select_for_update().order_by("subject_id")}
+        noted = {row.subject_id: row for row in BudgetUse.objects.select_for_update(no_key=True).order_by("subject_id")}
         counted = count(subjects)
         changed = [one for one in subjects if _differs(noted.get(one.id), one, counted[one.id])]
         gone = set(noted) - {one.id for one in subjects}

@@ -60,7 +60,7 @@ def _known(provider: Provider, subject: str) -> User | None:
 
 def _matched(provider: Provider, claims: Mapping[str, Any], subject: str, address: str, request_id: str) -> User:
     email = _verified_email(provider, claims)
-    user = User.objects.select_for_update().filter(email__iexact=email).first()
+    user = User.objects.select_for_update(no_key=True).filter(email__iexact=email).first()
     now = clock.now()
     made = user is None
     if user is None:
