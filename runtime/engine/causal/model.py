@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from runtime.engine.causal import attention, flash, layers, native, offload, rotary, sdpa
+from runtime.engine.causal import attention, flash, layers, native, offload, rotary, sdpa, storages
 from runtime.engine.causal.config import DecoderConfig
 from runtime.engine.causal.device_cache import DeviceKvCache
 from runtime.engine.causal.linear import Backend, Embedding, Linear
@@ -71,7 +71,7 @@ class Decoder:
         self.local_rope = rotary.RotaryTable(config, device, config.local_rope) if config.local_rope else self.rope
 
     def _new(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self._backend.staging)
+        return storages.staging(shape, self.dtype, self._backend.staging)
 
     def destinations(self) -> dict[str, Tensor]:
         """Where each tensor goes, by its Hugging Face name: views to copy into, of the tensor's own shape."""

@@ -1,5 +1,7 @@
 """The memory behind an object: every storage it refers to, copied away and back as bytes."""
 
+import math
+import mmap
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -7,6 +9,25 @@ import torch
 from torch import Tensor
 
 _OURS: Final = "runtime.engine."
+_MAPPED_BYTES: Final = 1 << 20
+
+
+def staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of any content for weights that come; dropped, its memory goes back to the system at once.
+
+    The heap of C keeps what is freed below its top: a model that is packed layer by layer would be held nearly twice.
+
+    Raises:
+        MemoryError: the host has no room.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or num_bytes < _MAPPED_BYTES:
+        return torch.empty(shape, dtype=dtype, device=device)
+    try:
+        room = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # unmapped with the last tensor on it
+    except OSError as exc:
+        raise MemoryError(f"the host has no {num_bytes} bytes for weights") from exc
+    return torch.frombuffer(room, dtype=dtype).view(shape)
 
 
 def to_host(storage: torch.UntypedStorage) -> Tensor:

@@ -30,7 +30,7 @@ _PLAIN: Final[dict[Any, Any]] = {
     gguf.GGMLQuantizationType.F16: np.dtype("<f2"),
 }
 # Rows are turned into floats in pieces of about this many values: the conversion needs several copies of a piece.
-_PIECE_VALUES: Final = 4 << 20
+_PIECE_VALUES: Final = 1 << 20
 
 
 class DamagedFile(errors.StartError):
@@ -158,11 +158,20 @@ class GgufFile:
             raise DamagedFile(f"tensor {name!r} ends behind the end of the file")
         return GgufTensor(name, shape, kind, start, num_bytes)
 
-    def pieces(self, tensor: GgufTensor) -> "list[tuple[int, int]]":
-        """Ranges of rows (first, count) in which to read ``tensor`` so that memory stays bounded."""
+    def pieces(self, tensor: GgufTensor, together: int = 1) -> "list[tuple[int, int]]":
+        """Ranges of rows (first, count) in which to read ``tensor`` so that memory stays bounded.
+
+        Each begins at a multiple of ``together``.
+        """
         rows = math.prod(tensor.shape[:-1])
-        step = max(1, _PIECE_VALUES // tensor.shape[-1])
+        step = max(1, _PIECE_VALUES // (tensor.shape[-1] * together)) * together
         return [(first, min(step, rows - first)) for first in range(0, rows, step)]
+
+    def forget(self, tensor: GgufTensor) -> None:
+        """Let the system take the pages that :meth:`read` mapped; what is read again comes from the file again."""
+        start = tensor.start // mmap.PAGESIZE * mmap.PAGESIZE
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._data.madvise(mmap.MADV_DONTNEED, start, tensor.start + tensor.num_bytes - start)
 
     def read(self, tensor: GgufTensor, first: int = 0, count: int | None = None) -> NDArray[np.float32]:
         """Rows ``first .. first + count`` of ``tensor`` as float32 [count, columns] (or [columns] for a vector)."""

@@ -176,23 +176,35 @@ def _tokenizer(opened: GgufFile, architecture: str) -> TextTokenizer:
 
 
 def _pieces(opened: GgufFile, config: decoder_config.DecoderConfig) -> Iterator[TensorPiece]:
-    for tensor in opened.tensors.values():
-        if tensor.name == _ROPE_FACTORS:
-            continue
-        name = _hf_name(tensor.name)
-        heads = _rotary_heads(tensor.name, config)
+    """All weights, one layer after another whatever the file's order: a layer that is whole is packed at once, and
+    no more than a few are ever held as floats."""
+    for tensor in sorted(opened.tensors.values(), key=lambda one: _layer_of(one.name)):
+        if tensor.name != _ROPE_FACTORS:
+            yield from _pieces_of(opened, tensor, _rotary_heads(tensor.name, config))
+            opened.forget(tensor)
+
+
+def _pieces_of(opened: GgufFile, tensor: GgufTensor, heads: int) -> Iterator[TensorPiece]:
+    name = _hf_name(tensor.name)
+    vector = len(tensor.shape) == 1
+    if heads and tensor.shape[0] % (2 * heads):
+        raise DamagedFile(f"tensor {tensor.name!r} of {tensor.shape[0]} rows has not {heads} heads of two halves")
+    head_rows = tensor.shape[0] // heads if heads else 1
+    for first, count in [(0, tensor.shape[0])] if vector else opened.pieces(tensor, head_rows):
+        values = opened.read(tensor) if vector else opened.read(tensor, first, count)
         if heads:
-            values = _unpermute(opened.read(tensor), heads)
-            yield TensorPiece(name, 0, torch.from_numpy(np.ascontiguousarray(values)), tensor.num_bytes)
-            continue
-        for first, count in opened.pieces(tensor) if len(tensor.shape) > 1 else [(0, 1)]:
-            values = opened.read(tensor, first, count)
-            yield TensorPiece(name, first, torch.from_numpy(values), _share(tensor, count))
+            values = np.ascontiguousarray(_unpermute(values, count // head_rows))
+        yield TensorPiece(name, first, torch.from_numpy(values), tensor.num_bytes if vector else _share(tensor, count))
+
+
+def _layer_of(name: str) -> int:
+    """The number of the layer that a tensor belongs to; -1 for what belongs to none."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blk" and len(parts) > 1 and parts[1].isdecimal() else -1
 
 
 def _share(tensor: GgufTensor, rows: int) -> int:
-    total_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-    return tensor.num_bytes * rows // total_rows
+    return tensor.num_bytes * rows // tensor.shape[0]
 
 
 def _hf_name(name: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from runtime.engine import architectures, errors
-from runtime.engine.causal import loader
+from runtime.engine.causal import loader, probes, storages
 from runtime.engine.formats.gguf_file import GgufFile
 from runtime.engine.formats.kinds import guess_format
 from runtime.engine.formats.opening import open_model
@@ -129,6 +129,39 @@ def test_every_piece_of_a_large_tensor(tmp_path: Path, monkeypatch: pytest.Monke
     pieces = opened.pieces(tensor)
     assert len(pieces) > 10
     assert np.array_equal(np.concatenate([opened.read(tensor, *piece) for piece in pieces]), whole)
+
+
+def test_gguf_layers_come_one_after_another_in_pieces_of_whole_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf(tmp_path / "m.gguf")
+    whole = {piece.name: piece.data for piece in open_model(path, "gguf").pieces()}
+    monkeypatch.setattr("runtime.engine.formats.gguf_file._PIECE_VALUES", 64)
+    read_table = GgufFile._read_table
+
+    def backwards(opened: GgufFile, count: int) -> None:
+        read_table(opened, count)
+        opened.tensors = dict(reversed(opened.tensors.items()))
+
+    monkeypatch.setattr(GgufFile, "_read_table", backwards)
+    pieces = list(open_model(path, "gguf").pieces())
+    layers = [int(piece.name.split(".")[2]) if ".layers." in piece.name else -1 for piece in pieces]
+    assert layers == sorted(layers)
+    query = "model.layers.0.self_attn.q_proj.weight"
+    assert [piece.row for piece in pieces if piece.name == query] == [0, 16, 32, 48]
+    for name, values in whole.items():
+        assert torch.equal(torch.cat([piece.data for piece in pieces if piece.name == name]), values)
+
+
+def test_what_weights_came_in_goes_back_to_the_system() -> None:
+    probe = probes.HostProbe()
+    cpu, size = torch.device("cpu"), 4 << 20
+    staged = [storages.staging((size // 4,), torch.float32, cpu).fill_(1.0) for _ in range(16)]
+    kept = staged[1::2]
+    held = probe.held_bytes()
+    del staged
+    assert held - probe.held_bytes() >= 7 * size  # and not only what lies at the end of the heap
+    assert all(bool((one == 1.0).all()) for one in kept)
 
 
 def test_plain_and_half_tensors(tmp_path: Path) -> None:
