@@ -1,4 +1,4 @@
-"""The web process: Django for pages and REST, bare ASGI for upload bodies, Channels for sockets."""
+"""The web process: Django for pages and REST, bare ASGI for upload bodies and reports, Channels for sockets."""
 
 import os
 from typing import Any, cast
@@ -16,6 +16,7 @@ from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E40
 from catalog.api import tus_asgi  # noqa: E402
 from console.live import routing as console_routing  # noqa: E402
 from controlplane import bodies  # noqa: E402
+from dispatch.api import machines_asgi  # noqa: E402
 from dispatch.api import sockets as dispatch_sockets  # noqa: E402
 
 
@@ -23,6 +24,8 @@ async def http(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Upload bodies are streamed to disk as they come; Django would spool a whole body first."""
     if tus_asgi.matches(scope):
         await tus_asgi.application(scope, receive, send)
+    elif machines_asgi.matches(scope):
+        await _reports(scope, receive, send)
     else:
         await _django(scope, receive, send)
 
@@ -43,6 +46,7 @@ def _router(routes: list[Any]) -> URLRouter:
 
 
 _django = bodies.bounded(django_app)
+_reports = bodies.bounded(machines_asgi.application)
 _machines = _router(dispatch_sockets.urlpatterns)
 _browsers = AllowedHostsOriginValidator(AuthMiddlewareStack(_router(console_routing.urlpatterns)))
 application = ProtocolTypeRouter({"http": http, "websocket": websocket})

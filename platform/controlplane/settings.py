@@ -242,7 +242,7 @@ UPLOAD_MAX_FILES_PER_VERSION = 1000
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024**2
 NODE_REPORT_INTERVAL_SECONDS = 2.0
 NODE_LEASE_SECONDS = 20.0
-NODE_REPORTS_PER_SECOND = 100.0  # of all nodes together; the interval grows with the fleet
+NODE_REPORTS_PER_SECOND = 50.0  # of all nodes together; the interval grows with the fleet
 GATEWAY_REPORT_INTERVAL_SECONDS = 2.0
 # What a tenant may hold until a platform admin says otherwise; -1 is unlimited.
 QUOTA_DEFAULT_GPU_MILLIS = -1  # thousandths of a GPU, by slice

@@ -9,7 +9,7 @@ from fleet import health, pacing
 from fleet.changes import Changes
 from fleet.joining import actor_of_node
 from fleet.models import Node
-from fleet.observation import observe
+from fleet.observation import Observed, beat, observe
 from kernel.conflicts import retry_on_conflict
 from ledger import generations
 from runtime.wire.reports import NodeReport, ReportReply
@@ -24,7 +24,11 @@ def apply_report(node: Node, report: NodeReport, *, address: str = "") -> Report
     """Apply ``report`` unless a newer one was applied before; return what the agent should know."""
     changes, asked = Changes(), pacing.current()
     with transaction.atomic():
-        observed = observe(node.id, translate.node_facts(report), changes)
+        new = translate.beat(report)
+        if beat(node.id, new, asked):
+            observed = Observed(node, fresh=True, came_back=False)
+        else:
+            observed = observe(node.id, translate.node_facts(report), changes, digest=new.digest)
         if observed.fresh:
             actor, seen = actor_of_node(observed.node, address), translate.observations(report)
             if stuck := [each.replica_id for each in seen if each.reason == UNKILLABLE]:

@@ -1,5 +1,6 @@
 """From wire messages to what the rooms understand (pure). Ids that are no ids are dropped: they can be nobody's."""
 
+import hashlib
 import math
 import uuid
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 import msgspec
 
 from fleet.facts import DeviceFacts, HealthFacts, HostFacts, LayoutFacts, NodeFacts
+from fleet.observation import Beat
 from runtime.wire import codec
 from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact, HostReport
 from runtime.wire.reports import NodeReport, ReplicaReport
@@ -23,6 +25,33 @@ _KEPT = (
     "architecture", "serial", "numa_node", "nvlink", "paths", "ecc", "remap", "throttle", "recovery_action",
     "problem",
 )  # fmt: skip
+
+
+def beat(report: NodeReport) -> Beat:
+    """The report as a heartbeat: the digest is of everything but replicas, health facts and what drifts."""
+    host = msgspec.structs.replace(report.host, memory_available_bytes=0, disk_free_bytes=0, cpu_used=None)
+    steady = msgspec.structs.replace(
+        report, sequence=0, applied_generation=0, replicas=[], health=[], host=host,
+        devices=[_steady(device) for device in report.devices],
+    )  # fmt: skip
+    return Beat(
+        digest=hashlib.blake2b(codec.encode(steady), digest_size=16).hexdigest(),
+        sequence=report.sequence,
+        applied_generation=report.applied_generation,
+        health_sequence=max((fact.sequence for fact in report.health), default=0),
+    )
+
+
+def _steady(device: DeviceReport) -> DeviceReport:
+    mig = device.mig
+    if mig is not None:
+        instances = [msgspec.structs.replace(each, memory_used_bytes=0) for each in mig.instances]
+        mig = msgspec.structs.replace(mig, instances=instances)
+    return msgspec.structs.replace(
+        device, memory_used_bytes=0, utilization=None, temperature_c=None, power_w=None, power_limit_w=None,
+        hbm_bandwidth_used=None, memory_temperature_c=None, clocks=None, pcie=None, unreadable=[], processes=[],
+        mig=mig,
+    )  # fmt: skip
 
 
 def node_facts(report: NodeReport) -> NodeFacts:

@@ -1,7 +1,10 @@
 """The devices of a report against the rows: found, changed, missing, sick, well again."""
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from django.db import connection
 
 from fleet.facts import DeviceFacts
 from fleet.models import Device, DeviceKind, HealthEvent, Node
@@ -35,19 +38,25 @@ def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drif
     """
     reported = {fact.uuid: fact for fact in facts[:MAX_DEVICES] if _makes_sense(fact)}
     rows = {device.uuid: device for device in Device.objects.filter(node=node)}
-    grown = False
+    new, grown = reported.keys() - rows.keys(), False
     for uuid in sorted(rows.keys() - reported.keys()):  # first: slices of what is gone are free for what is new
         _miss(rows[uuid], actor=actor)
         if rows[uuid].pk is None:
             del rows[uuid]
+    if new:
+        rows |= _make(node, [reported[uuid] for uuid in sorted(new) if not reported[uuid].parent_uuid], rows)
+        rows |= _make(node, [reported[uuid] for uuid in sorted(new) if reported[uuid].parent_uuid in rows], rows)
+    drifted: list[tuple[Device, dict[str, Any]]] = []
     for uuid in sorted(reported, key=lambda each: (bool(reported[each].parent_uuid), each)):
         fact = reported[uuid]
-        parent = rows.get(fact.parent_uuid)
-        if fact.parent_uuid and parent is None:
+        if fact.parent_uuid and fact.parent_uuid not in rows:
             continue
-        if (device := rows.get(uuid) or _adopt(node, fact, parent)) is not None:
-            grown |= _update(device, fact, actor=actor, drifting=drifting or uuid not in rows) or uuid not in rows
+        if (device := rows.get(uuid) or _adopt(node, fact)) is not None:
+            grown |= _update(device, fact, actor=actor) or uuid in new
             rows[uuid] = device
+            if (drifting or uuid in new) and (drift := _differing(device, _drifting(fact))):
+                drifted.append((device, drift))
+    _note_drift(drifted)
     return Synced(rows, grown)
 
 
@@ -64,23 +73,33 @@ def _miss(device: Device, *, actor: Actor) -> None:
         _ail(device, MISSING, "The node's last report does not list this device.", actor=actor)
 
 
-def _adopt(node: Node, fact: DeviceFacts, parent: Device | None) -> Device | None:
-    """A row for a device that this node did not have before."""
-    made, created = Device.objects.get_or_create(
-        uuid=fact.uuid,
-        defaults={
-            "node": node,
-            "kind": fact.kind,
-            "product": fact.product[:120],
-            "memory_bytes": fact.memory_bytes,
-            "state_changed_at": clock.now(),
-            "parent": parent,
-            "slice_start": fact.slice_start,
-            "slice_count": fact.slice_count,
-        },
-    )
-    if created:
-        return made
+def _make(node: Node, facts: Sequence[DeviceFacts], rows: Mapping[str, Device]) -> dict[str, Device]:
+    """Rows for devices that nobody has reported before, by UUID; what another node is first to report is left out."""
+    known = set(Device.objects.filter(uuid__in=[fact.uuid for fact in facts]).values_list("uuid", flat=True))
+    made = [
+        Device(
+            node=node,
+            uuid=fact.uuid,
+            state_changed_at=clock.now(),
+            parent=rows.get(fact.parent_uuid),
+            slice_start=fact.slice_start,
+            slice_count=fact.slice_count,
+            **_steady(fact),
+            **_drifting(fact),
+        )
+        for fact in facts
+        if fact.uuid not in known
+    ]
+    Device.objects.bulk_create(made, ignore_conflicts=True)
+    ours = set(Device.objects.filter(id__in=[device.id for device in made]).values_list("id", flat=True))
+    return {device.uuid: device for device in made if device.id in ours}
+
+
+def _adopt(node: Node, fact: DeviceFacts) -> Device | None:
+    """The row of a device that another node reported last; ``None`` where it stays that node's."""
+    made = Device.objects.filter(uuid=fact.uuid).first()
+    if made is None:
+        return None  # it could not be made: its slices are another instance's, as a mistake in the report has it
     if made.held_bytes:
         said = HealthEvent.objects.filter(node=node, code="DeviceElsewhere", data__uuid=fact.uuid).exists()
         if not said:
@@ -96,13 +115,12 @@ def _adopt(node: Node, fact: DeviceFacts, parent: Device | None) -> Device | Non
     return known
 
 
-def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) -> bool:
-    """Write what changed; return True when the device has become usable."""
-    memory = max(fact.memory_bytes, device.held_bytes)  # what is promised stays on the books
-    values: dict[str, Any] = {
+def _steady(fact: DeviceFacts, promised: int = 0) -> dict[str, Any]:
+    """Columns that change seldom; what is ``promised`` stays on the books."""
+    return {
         "kind": fact.kind,
         "product": fact.product[:120],
-        "memory_bytes": memory,
+        "memory_bytes": max(fact.memory_bytes, promised),
         "present": True,
         "compute_capability": fact.compute_capability[:16],
         "driver_version": fact.driver_version[:40],
@@ -110,10 +128,52 @@ def _update(device: Device, fact: DeviceFacts, *, actor: Actor, drifting: bool) 
         "stand_in": fact.stand_in,
         "facts": dict(fact.more),
     }
-    if drifting:
-        names = ("memory_used_bytes", "utilization", "temperature_c", "power_w", "power_limit_w")
-        values |= {name: getattr(fact, name) for name in names} | {"readings": dict(fact.readings)}
-    changed = {name: value for name, value in values.items() if getattr(device, name) != value}
+
+
+_NUMBERS: Final = ("memory_used_bytes", "utilization", "temperature_c", "power_w", "power_limit_w")
+
+
+def _drifting(fact: DeviceFacts) -> dict[str, Any]:
+    """Columns that change all the time."""
+    return {name: getattr(fact, name) for name in _NUMBERS} | {"readings": dict(fact.readings)}
+
+
+def _differing(device: Device, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if getattr(device, name) != value}
+
+
+#: Rows are locked in one order first: others lock several devices of a node, too.
+_NOTE_DRIFT: Final = """
+WITH told AS (
+    SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::text[])
+    AS t(id, memory_used_bytes, utilization, temperature_c, power_w, power_limit_w, readings)
+), locked AS (
+    SELECT device.id FROM fleet_device device WHERE device.id = ANY(%s::uuid[]) ORDER BY device.uuid FOR NO KEY UPDATE
+)
+UPDATE fleet_device SET memory_used_bytes = told.memory_used_bytes, utilization = told.utilization,
+    temperature_c = told.temperature_c, power_w = told.power_w, power_limit_w = told.power_limit_w,
+    readings = told.readings::jsonb
+FROM told JOIN locked ON locked.id = told.id WHERE fleet_device.id = told.id AND fleet_device.node_id = %s
+"""
+
+
+def _note_drift(drifted: Sequence[tuple[Device, Mapping[str, Any]]]) -> None:
+    """Write the numbers of all devices of a node in one statement."""
+    for device, values in drifted:
+        for name, value in values.items():
+            setattr(device, name, value)
+    if drifted:
+        rows = [device for device, _ in drifted]
+        ids = [device.id for device in rows]
+        columns = [[getattr(device, name) for device in rows] for name in _NUMBERS]
+        readings = [json.dumps(device.readings) for device in rows]
+        with connection.cursor() as cursor:
+            cursor.execute(_NOTE_DRIFT, [ids, *columns, readings, ids, rows[0].node_id])
+
+
+def _update(device: Device, fact: DeviceFacts, *, actor: Actor) -> bool:
+    """Write what changed, but for what drifts; return True when the device has become usable."""
+    changed = _differing(device, _steady(fact, device.held_bytes))
     larger = changed.get("memory_bytes", 0) > device.memory_bytes
     grown = larger or "present" in changed or changed.get("stand_in", False)
     if changed and not _write(device, changed):

@@ -19,7 +19,8 @@ def node_of(header: str) -> Node:
         MachineUnknown: no such credential (401).
         MachineRemoved: the node was removed; its agent must join again (410).
     """
-    node = Node.objects.filter(credential_digest=_digest(header)).first()
+    # Every report asks: only what its callers read, in no order.
+    node = Node.objects.filter(credential_digest=_digest(header)).only("name", "state").order_by().first()
     if node is None:
         raise MachineUnknown("The node's credential is unknown; join with a new token.")
     if node.state == NodeState.REMOVED:

@@ -1,9 +1,10 @@
 """A thousand simulated agents against the real control plane: what they cost it, and whether it still answers.
 
 Starts the platform as `make run` does, on free ports and an empty folder, lets the agents join, and has each report as
-a real one does: eight simulated GPUs, at the interval that the control plane asks for (``--interval`` overrules it),
-reading its assignments when the generation moves. The agents live in a few processes. Meanwhile an admin reads lists
-over REST. Prints a table, and one JSON object as its last line.
+a real one does: eight simulated GPUs whose readings drift, at the interval that the control plane asks for
+(``--interval`` overrules it), reading its assignments when the generation moves, and saying that what it is to run is
+ready. The agents live in a few processes. ``--deployments`` of ``--replicas`` each are placed on them. Meanwhile an
+admin and a tenant read lists over REST. Prints a table, and one JSON object as its last line.
 """
 
 import argparse
@@ -15,34 +16,44 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import aiohttp
 import msgspec
 import psutil
 import psycopg
 
+from runtime.agent.agent import FIRST_INTERVAL, REPORT_PAUSE
 from runtime.agent.devices import description
 from runtime.agent.devices.simulated import SimulatedSource
 from runtime.agent.errors import LinkError
-from runtime.agent.link import ControlPlane
+from runtime.agent.link import ControlPlane, Retrying
 from runtime.embedded import places, processes
 from runtime.embedded.postgres import Postgres
 from runtime.embedded.valkey import Valkey
-from runtime.wire.devices import HostReport
+from runtime.wire.assignments import Desired, ReplicaAssignment
+from runtime.wire.devices import DeviceReport, HostReport
 from runtime.wire.joining import JoinRequest
-from runtime.wire.reports import NodeReport
+from runtime.wire.reports import EngineStats, NodeReport, Phase, ReplicaReport
 from tests.acceptance import conftest as platform
+from tests.build.models import tiny_llama
 
 MACHINE = "dgx-h100"
 JOINING_AT_ONCE = 8
+JOIN_SECONDS = 240.0
+FIRST_REPORTS_SECONDS = 50.0
 CONTROL = ("web", "worker", "beat", "postgres", "valkey")
-LISTS = ("nodes", "devices")
+#: Lists by name: who reads them, and where.
+LISTS = {
+    "nodes": ("admin", "/nodes?limit=100"),
+    "devices": ("admin", "/devices?limit=100"),
+    "deployments": ("tenant", "/tenants/demo/deployments?limit=100"),
+    "replicas": ("tenant", "/tenants/demo/deployments/{deployment}/replicas?limit=100"),
+}
 
 
 @dataclasses.dataclass
@@ -59,8 +70,11 @@ def main() -> None:
     """Run and print."""
     options = _options()
     with tempfile.TemporaryDirectory(prefix="millpond-bench-agents-") as folder:
-        stack = platform.start(Path(folder) / "home")
+        stack = platform.start(Path(folder) / "home", MILLPOND_CPU_DEVICE_MEMORY_GIB="0")
         try:
+            if options.deployments:
+                tiny_llama(Path(folder) / "tiny")
+                stack.cli("--tenant", "demo", "upload", str(Path(folder) / "tiny"), "--model", "tiny")
             result = _measure(stack, options)
         finally:
             stack.process.send_signal(signal.SIGINT)
@@ -82,13 +96,16 @@ def _measure(stack: platform.Stack, options: argparse.Namespace) -> dict[str, An
         workers.append(worker)
     began = time.monotonic()
     for pipe in pipes:
-        assert pipe.recv() == "joined"
+        if not pipe.poll(max(0.0, began + JOIN_SECONDS - time.monotonic())):
+            raise SystemExit(f"{options.agents} agents have not joined within {JOIN_SECONDS:g} s.")
+        pipe.recv()
     joined_seconds = time.monotonic() - began
+    deployed = [_deploy(stack, number, options.replicas) for number in range(options.deployments)]
     time.sleep(options.settle)
     for pipe in pipes:
         pipe.send("count")
     before, cpu_before, counted = _writes(database), _cpu(stack), time.monotonic()
-    rest, rest_failed = asyncio.run(_read_lists(stack, headers, options.seconds))
+    rest, rest_failed = asyncio.run(_read_lists(stack, headers, deployed, options.seconds))
     seconds = time.monotonic() - counted
     after, cpu_after = _writes(database), _cpu(stack)
     for pipe in pipes:
@@ -114,7 +131,8 @@ def _measure(stack: platform.Stack, options: argparse.Namespace) -> dict[str, An
         "cpu_cores_total": round(sum(cpu_after[name] - cpu_before[name] for name in CONTROL) / seconds, 3),
         "db_rows_written_per_s": round((after[0] - before[0]) / seconds, 1),
         "db_commits_per_s": round((after[1] - before[1]) / seconds, 1),
-        "nodes_lost": _lost(stack),
+        "nodes_lost": _count(stack, "SELECT count(*) FROM fleet_node WHERE state = 'lost'"),
+        "replicas_ready": _count(stack, "SELECT count(*) FROM serving_replica WHERE state = 'ready'"),
     }
 
 
@@ -128,7 +146,7 @@ def _agents(pipe: Connection, url: str, tokens: list[tuple[str, str]], interval:
 async def _serve(pipe: Connection, url: str, tokens: list[tuple[str, str]], interval: float) -> None:
     tally, counting = Tally(), asyncio.Event()
     gate = asyncio.Semaphore(JOINING_AT_ONCE)
-    connector = aiohttp.TCPConnector(limit=64)
+    connector = aiohttp.TCPConnector(limit=0)  # as many as there are machines
     async with aiohttp.ClientSession(connector=connector) as session:
         nodes = [Node(session, url, name, token, interval) for name, token in tokens]
         await asyncio.gather(*(node.join(gate) for node in nodes))
@@ -145,49 +163,81 @@ async def _serve(pipe: Connection, url: str, tokens: list[tuple[str, str]], inte
 
 
 class Node:
-    """One agent without a machine: it reports what a simulated machine shows, and runs nothing."""
+    """One agent without a machine: it reports what a simulated machine shows, and runs nothing but says it does."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, name: str, token: str, interval: float) -> None:
         self._link = ControlPlane(session, url)
         self._name = name
         self._token = token
         self._fixed = interval
-        self._interval = interval or 2.0
+        self._interval = interval or FIRST_INTERVAL
         self._applied = 0
-        source = SimulatedSource(description.locate(MACHINE), seed=name)
-        host = HostReport(hostname=name, os="simulated", cpus=1, memory_bytes=1, memory_available_bytes=1)
+        self._runs: list[ReplicaReport] = []
+        source = SimulatedSource(description.locate(MACHINE), seed=name, stand_ins=True)
+        host = HostReport(hostname=name, os="simulated", cpus=64, memory_bytes=1 << 40, memory_available_bytes=1 << 39)
         self._report = NodeReport(
             agent_version="0.1.0", boot_id="boot", agent_id=name, sequence=0, data_address="127.0.0.1",
             applied_generation=0, host=source.host(host), devices=source.scan(), replicas=[],
         )  # fmt: skip
 
     async def join(self, gate: asyncio.Semaphore) -> None:
-        """Trade the token for a credential."""
-        async with gate:
-            asked = JoinRequest(token=self._token, name=self._name, machine_id=self._name, version="0.1.0")
-            self._link.credential = (await self._link.join(asked)).credential
+        """Trade the token for a credential, again and again as a real agent does."""
+        asked = JoinRequest(token=self._token, name=self._name, machine_id=self._name, version="0.1.0")
+        retrying = Retrying(limit=REPORT_PAUSE)
+        while not self._link.credential:
+            async with gate:
+                try:
+                    self._link.credential = (await self._link.join(asked)).credential
+                except LinkError:
+                    await asyncio.sleep(retrying.pause())
 
     async def live(self, tally: Tally, counting: asyncio.Event) -> None:
-        """Report for ever, spread over the interval as a fleet is."""
-        await asyncio.sleep(random.random() * self._interval)
-        sequence = 0
+        """Report for ever, spread as a fleet is; after a failure with the pauses of a real agent."""
+        await asyncio.sleep(random.random() * FIRST_REPORTS_SECONDS)
+        sequence, retrying = 0, Retrying(limit=REPORT_PAUSE)
         while True:
             sequence += 1
             began = time.perf_counter()
-            report = msgspec.structs.replace(self._report, sequence=sequence, applied_generation=self._applied)
+            report = msgspec.structs.replace(
+                self._report, sequence=sequence, applied_generation=self._applied, devices=self._drifted(),
+                replicas=self._runs,
+            )  # fmt: skip
             try:
                 reply = await self._link.report(report)
+                pause = None
+                retrying.succeeded()
                 if reply.generation > self._applied:
-                    self._applied = (await self._link.assignments()).generation
+                    table = await self._link.assignments()
+                    self._applied, self._runs = table.generation, [_running(one) for one in table.replicas]
                     tally.reads += counting.is_set()
                 self._interval = self._fixed or reply.interval_seconds
             except LinkError:
                 tally.failed += counting.is_set()
+                pause = retrying.pause()
             passed = time.perf_counter() - began
             if counting.is_set():
                 tally.heartbeats.append(passed)
                 tally.late += passed > self._interval
-            await asyncio.sleep(max(0.0, self._interval - passed))
+            await asyncio.sleep(max(0.0, self._interval - passed) if pause is None else pause)
+
+    def _drifted(self) -> list[DeviceReport]:
+        """The devices as a real machine would show them: what drifts has drifted."""
+        return [
+            msgspec.structs.replace(
+                device, utilization=random.random(), temperature_c=random.uniform(30, 80),
+                power_w=random.uniform(80, 600), memory_used_bytes=random.randrange(device.memory_bytes),
+            )
+            for device in self._report.devices
+        ]  # fmt: skip
+
+
+def _running(wanted: ReplicaAssignment) -> ReplicaReport:
+    """The replica as an engine without callers shows it, at an address where nobody listens."""
+    phase = Phase.READY if wanted.desired is Desired.RUN else Phase.STOPPED
+    return ReplicaReport(
+        replica_id=wanted.replica_id, generation=wanted.generation, phase=phase, address="http://127.0.0.1:9",
+        stats=EngineStats(max_num_seqs=32),
+    )  # fmt: skip
 
 
 # The control plane, from outside
@@ -228,11 +278,20 @@ def _writes(database: psycopg.Connection[Any]) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def _lost(stack: platform.Stack) -> int:
+def _count(stack: platform.Stack, query: LiteralString) -> int:
     with _database(stack) as database:
-        row = database.execute("SELECT count(*) FROM fleet_node WHERE state = 'lost'").fetchone()
+        row = database.execute(query).fetchone()
         assert row is not None
         return int(row[0])
+
+
+def _deploy(stack: platform.Stack, number: int, replicas: int) -> str:
+    """Deploy the tiny model once more; its id."""
+    rest = stack.rest(stack.credentials["manage_key"])
+    wanted = {"endpoint": f"chat-{number}", "model": "tiny", "version": "1", "replicas": replicas}
+    answer = rest.post("/tenants/demo/deployments", json=wanted)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
 
 
 def _cpu(stack: platform.Stack) -> dict[str, float]:
@@ -252,21 +311,24 @@ def _signed_in(stack: platform.Stack) -> dict[str, str]:
 
 
 async def _read_lists(
-    stack: platform.Stack, headers: dict[str, str], seconds: float
+    stack: platform.Stack, admin: dict[str, str], deployed: list[str], seconds: float
 ) -> tuple[dict[str, list[float]], int]:
-    """An admin who reads the lists again and again: seconds each, and how many were refused."""
+    """People who read the lists again and again: seconds each, and how many were refused."""
     failed = 0
-    times: dict[str, list[float]] = {name: [] for name in LISTS}
+    readers = {"admin": admin, "tenant": {"Authorization": f"Bearer {stack.credentials['manage_key']}"}}
+    shown = {name: where for name, where in LISTS.items() if deployed or where[0] == "admin"}
+    times: dict[str, list[float]] = {name: [] for name in shown}
     deadline = time.monotonic() + seconds
-    async with aiohttp.ClientSession(headers=headers) as session:
+    async with aiohttp.ClientSession() as session:
         while time.monotonic() < deadline:
-            for name in LISTS:
+            for name, (reader, path) in shown.items():
+                url = f"{stack.web}/api/v1{path.format(deployment=random.choice(deployed or ['']))}"
                 began = time.perf_counter()
-                async with session.get(f"{stack.web}/api/v1/{name}?limit=100") as answer:
+                async with session.get(url, headers=readers[reader]) as answer:
                     await answer.read()
                     failed += answer.status != 200
                 times[name].append(time.perf_counter() - began)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1.0)
     return times, failed
 
 
@@ -285,11 +347,13 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to measure")
-    parser.add_argument("--settle", type=float, default=10.0, help="seconds between the last join and the measurement")
+    parser.add_argument("--settle", type=float, default=60.0, help="seconds between the last join and the measurement")
     parser.add_argument("--processes", type=int, default=2, help="how many processes hold the agents")
+    parser.add_argument("--deployments", type=int, default=4, help="how many are placed on them")
+    parser.add_argument("--replicas", type=int, default=8, help="of each deployment; a new tenant may have 32")
     parser.add_argument("--interval", type=float, default=0.0, help="seconds between reports; 0: as the server asks")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

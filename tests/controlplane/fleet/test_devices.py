@@ -6,8 +6,9 @@ import uuid
 import msgspec
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from fleet import partitions
+from fleet import observation, pacing, partitions
 from fleet.errors import CapacityGone
 from fleet.models import Device, HealthEvent, Node, Partition
 from fleet.partitions import Share
@@ -158,10 +159,52 @@ def test_lists_for_admins(django_assert_num_queries):
     assert client_for(make_user()).get("/api/v1/nodes").status_code == 403
 
 
+def warm(made, celsius):
+    made.devices = [msgspec.structs.replace(device, temperature_c=celsius, clocks=None) for device in made.devices]
+
+
 def test_a_heartbeat_is_few_queries(django_assert_num_queries):
     made = agent()
-    with django_assert_num_queries(8):  # credential, 2 savepoints, node (lock and write), devices, replicas, generation
+    made.devices += [FakeAgent.device() for _number in range(7)]
+    made.report()
+    warm(made, 40.0)
+    with django_assert_num_queries(6):  # credential, 2 savepoints, node, replicas, generation
         made.report()
+    assert set(Device.objects.values_list("temperature_c", flat=True)) == {None}
+    later = clock.now() + observation.DETAILS_EVERY
+    with clock.frozen(later):
+        pacing.current()  # counts the nodes once in a while
+        with django_assert_num_queries(10):  # and node (read and written), devices, what drifted
+            made.report()
+    assert set(Device.objects.values_list("temperature_c", flat=True)) == {40.0}
+
+
+def test_new_devices_are_as_few_queries_as_one():
+    counted = []
+    for number in (1, 1, 8):
+        made = FakeAgent()
+        made.devices = [FakeAgent.device() for _each in range(number)]
+        made.join()
+        with CaptureQueriesContext(connection) as seen:
+            made.report()
+        counted.append(len(seen))
+        assert Device.objects.filter(node_id=made.id).count() == number
+    assert counted[1] == counted[2]
+
+
+def test_a_report_that_says_something_new_is_looked_at_whole():
+    made = agent()
+    made.report()
+    assert Node.objects.get().settled
+    made.devices = [msgspec.structs.replace(made.devices[0], problem="It is hot.")]
+    made.report()
+    assert (Device.objects.get().state, Node.objects.get().settled) == ("suspect", "")
+    made.devices = [msgspec.structs.replace(made.devices[0], problem="")]
+    made.report()
+    assert Device.objects.get().state == "healthy"
+    Node.objects.update(state="lost", returns_to="")
+    made.report()  # the very same, but its node was given up meanwhile
+    assert Node.objects.get().state == "ready"
 
 
 @pytest.mark.django_db(transaction=True)

@@ -7,7 +7,7 @@ from tests.build.machines import FakeAgent
 
 
 @pytest.mark.parametrize(
-    ("nodes", "interval", "lease"), [(0, 2, 20), (1, 2, 20), (200, 2, 20), (400, 4, 20), (1000, 10, 50)]
+    ("nodes", "interval", "lease"), [(0, 2, 20), (1, 2, 20), (100, 2, 20), (200, 4, 20), (400, 8, 40), (1000, 20, 100)]
 )
 def test_the_interval_grows_with_the_fleet_and_the_lease_with_it(nodes, interval, lease):
     asked = pacing.pace(nodes)
@@ -18,7 +18,7 @@ def test_several_reports_fit_into_every_lease():
     for nodes in (1, 50, 500, 5000):
         asked = pacing.pace(nodes)
         assert asked.lease_seconds >= pacing.MISSES * asked.interval_seconds
-        assert nodes / asked.interval_seconds <= 100
+        assert nodes / asked.interval_seconds <= 50
 
 
 @pytest.mark.django_db
@@ -27,4 +27,4 @@ def test_an_agent_is_told(monkeypatch):
     agent.join()
     monkeypatch.setattr(pacing, "current", lambda: pacing.pace(1000))
     told = agent.report()
-    assert (told.interval_seconds, told.lease_seconds) == (10, 50)
+    assert (told.interval_seconds, told.lease_seconds) == (20, 100)
