@@ -29,7 +29,7 @@ MAX_SHOWN = 6
 _SETTINGS = (
     "dtype", "quantization", "kv_dtype", "offload_layers",
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
-    "num_threads", "tensor_parallel", "pipeline_parallel", "tp_over_pcie",
+    "num_threads", "tensor_parallel", "pipeline_parallel", "expert_parallel", "tp_over_pcie",
     "isolation", "mig_profile", "memory_limit_gib", "thread_percentage",
 )  # fmt: skip
 _PRIORITIES = [
@@ -104,6 +104,10 @@ class DeployForm(forms.Form):
     pipeline_parallel = NumberField(
         label=gettext_lazy("Stages"), required=False, min_value=0, max_value=64,
         help_text=gettext_lazy("Pipeline parallelism, over nodes where need be; empty: chosen."),
+    )  # fmt: skip
+    expert_parallel = NumberField(
+        label=gettext_lazy("Ranks that share the experts"), required=False, min_value=0, max_value=64,
+        help_text=gettext_lazy("Expert parallelism, of a mixture of experts only; empty: chosen."),
     )  # fmt: skip
     tp_over_pcie = forms.BooleanField(label=gettext_lazy("Tensor parallelism without NVLink"), required=False)
     isolation = forms.ChoiceField(

@@ -30,7 +30,8 @@ class Settings:
     most of the multiprocessors that it may use (``thread_percentage``, 0: no limit).
 
     ``tensor_parallel`` and ``pipeline_parallel`` say over how many devices one replica is spread (0: it is chosen, one
-    device wherever that is enough); ``tp_over_pcie`` lets tensor parallelism use devices without NVLink.
+    device wherever that is enough), ``expert_parallel`` over how many ranks of a stage the experts of a mixture are
+    spread; ``tp_over_pcie`` lets tensor parallelism use devices without NVLink.
     """
 
     engine: str = "causal"
@@ -59,6 +60,7 @@ class Settings:
     tensor_parallel: int = 0
     pipeline_parallel: int = 0
     tp_over_pcie: bool = False
+    expert_parallel: int = 0
 
     @property
     def digest(self) -> str:
@@ -68,7 +70,7 @@ class Settings:
 
 
 #: Fields that say how a replica is spread over devices; an engine is told by its world.
-PARALLEL: Final = ("tensor_parallel", "pipeline_parallel", "tp_over_pcie")
+PARALLEL: Final = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "tp_over_pcie")
 #: Engines that can run one replica as several ranks. The causal engine runs it on one device.
 SPREADS: Final[frozenset[str]] = frozenset()
 DEFAULTS: Final = Settings()
@@ -95,6 +97,7 @@ _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "thread_percentage": (0, 100),
     "tensor_parallel": (0, 64),
     "pipeline_parallel": (0, 64),
+    "expert_parallel": (0, 64),
 }
 _FRACTIONS: Final = ("watermark_low", "watermark_high", "watermark_critical", "tenant_kv_share")
 _LONGEST_SECONDS: Final = 86_400.0
@@ -126,7 +129,24 @@ def normalise(config: Mapping[str, Any]) -> Settings:
     if not 0 < settings.watermark_low < settings.watermark_high < settings.watermark_critical <= 1:
         raise _wrong("watermarks", "Watermarks rise: 0 < low < high < critical <= 1.")
     _check_part(settings)
+    if settings.expert_parallel > 1 and settings.expert_parallel % max(settings.tensor_parallel, 1):
+        raise _wrong("expert_parallel", "expert_parallel is a multiple of tensor_parallel: its ranks share attention.")
     return settings
+
+
+def check_experts(settings: Settings, num_experts: int) -> None:
+    """Refuse to spread experts that a model does not have, or not evenly.
+
+    Raises:
+        errors.InvalidInput: ``num_experts`` (0: a dense model) cannot be spread over ``expert_parallel`` ranks.
+    """
+    ranks = settings.expert_parallel
+    if ranks > 1 and not num_experts:
+        text = "expert_parallel is for mixture-of-experts models, and this version is dense. Leave it out."
+        raise _wrong("expert_parallel", text)
+    if ranks > 1 and num_experts % ranks:
+        text = f"The {num_experts} experts of this version do not divide by expert_parallel {ranks}: name a divisor."
+        raise _wrong("expert_parallel", text)
 
 
 def _check_part(settings: Settings) -> None:

@@ -246,7 +246,8 @@ class ServingConfig(models.Model):
     ``tenant_kv_share`` is a fraction of the KV pool; ``queue_timeout_seconds`` 0 is no limit;
     ``sleep_after_seconds`` 0 never sleeps. The last ``offload_layers`` layers wait in host memory. The least
     ``isolation`` that is accepted, ``mig_profile``, ``memory_limit_bytes`` and ``thread_percentage`` say what part of a
-    device is wanted; ``tensor_parallel``, ``pipeline_parallel`` (0: chosen) and ``tp_over_pcie`` over how many.
+    device is wanted; ``tensor_parallel``, ``pipeline_parallel``, ``expert_parallel`` (0: chosen) and ``tp_over_pcie``
+    over how many.
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -280,6 +281,7 @@ class ServingConfig(models.Model):
     tensor_parallel = models.PositiveSmallIntegerField(default=0)
     pipeline_parallel = models.PositiveSmallIntegerField(default=0)
     tp_over_pcie = models.BooleanField(default=False)
+    expert_parallel = models.PositiveSmallIntegerField(default=0)
     created_at = models.DateTimeField()
 
     objects = ScopedManager["ServingConfig"]()

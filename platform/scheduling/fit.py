@@ -63,6 +63,7 @@ def fit(
 
 def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Settings, replicas: int) -> Fit:
     """As :func:`fit`, for a version at hand."""
+    configs.check_experts(settings, int(version.metadata.get("num_experts") or 0))
     try:
         least = policy.required_by([tenant.id]).get(tenant.id, "")
         needs = needs_of(

@@ -189,16 +189,20 @@ def choose(model: ModelFacts, hardware: Hardware, wanted: Wanted) -> Choice:
     return Choice(chosen, tuple(rejected))
 
 
-def option_as_given(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, pp: int) -> Choice:
+def option_as_given(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, pp: int, ep: int = 1) -> Choice:
     """The way that was asked for, or why it cannot be; what would have been chosen is among the others."""
-    given = _option(model, hardware, wanted, tp=tp, pp=pp)
-    if not given.why_not and tp > hardware.domain:
+    if ep > 1:
+        given = _experts(model, hardware, wanted, ep, tp=tp, pp=pp)
+    else:
+        given = _option(model, hardware, wanted, tp=tp, pp=pp)
+    ranks = max(tp, ep)
+    if not given.why_not and ranks > hardware.domain:
         given = dataclasses.replace(
-            given, why_not=f"{tp} ranks need one domain of {tp}; the largest has {hardware.domain}"
+            given, why_not=f"{ranks} ranks need one domain of {ranks}; the largest has {hardware.domain}"
         )
     free = choose(model, hardware, wanted)
     others = [option for option in (free.chosen, *free.rejected) if option is not None]
-    rest = tuple(option for option in others if (option.tp, option.pp, option.ep) != (tp, pp, 1))
+    rest = tuple(option for option in others if (option.tp, option.pp, option.ep) != (tp, pp, ep))
     return Choice(None, (given, *rest)) if given.why_not else Choice(given, rest)
 
 
@@ -257,18 +261,7 @@ def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, p
     weights = model.weights_per_rank(tp, pp)
     budget = hardware.usable_bytes - weights - overhead
     tokens = max(0, budget) // model.kv_bytes_per_token(tp, pp)
-    collectives = []
-    if tp > 1:
-        collectives.append(all_reduce(math.ceil(model.layers / pp), tp, model.hidden_size, model.width, hardware.link))
-    why_not = _illegal(model, hardware, wanted, tp)
-    if pp > 1:
-        link = _between_stages(hardware, tp, pp)
-        if link is None:
-            why_not = why_not or "nothing joins the groups of devices that it needs"
-        else:
-            collectives.append(send(pp, model.hidden_size, model.width, link))
-        if not model.stages_supported:
-            why_not = why_not or "the engine cannot run this architecture in stages"
+    collectives, why_not = _around(model, hardware, wanted, tp, pp, group=tp)
     return Option(
         tp=tp, pp=pp, ep=1, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens,
         collectives=tuple(collectives),
@@ -276,23 +269,62 @@ def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, p
     )  # fmt: skip
 
 
-def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int) -> Option:
-    """Experts spread over the ranks, attention whole on each: every rank keeps the KV cache of its own requests."""
-    weights = model.weights_bytes - model.expert_bytes + math.ceil(model.expert_bytes / ranks)
-    overhead = wanted.overhead(ranks, 1)
+def _around(
+    model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int, pp: int, *, group: int
+) -> tuple[list[Collective], str]:
+    """What ``tp`` ranks and stages of ``group`` ranks send each other, and why they cannot be."""
+    collectives = []
+    if tp > 1:
+        collectives.append(all_reduce(math.ceil(model.layers / pp), tp, model.hidden_size, model.width, hardware.link))
+    why_not = _illegal(model, hardware, wanted, tp)
+    if pp > 1:
+        link = _between_stages(hardware, group, pp)
+        if link is None:
+            why_not = why_not or "nothing joins the groups of devices that it needs"
+        else:
+            collectives.append(send(pp, model.hidden_size, model.width, link))
+        if not model.stages_supported:
+            why_not = why_not or "the engine cannot run this architecture in stages"
+    return collectives, why_not
+
+
+def undividable(experts: int, *, tp: int, ep: int) -> str:
+    """Why so many experts cannot be spread over ``ep`` ranks of which ``tp`` share attention; "" when they can."""
+    if ep <= 1:
+        return ""
+    if not experts:
+        return "expert parallelism is for mixture-of-experts models, and this one is dense: it has no experts to spread"
+    if experts % ep:
+        return f"{experts} experts do not divide by {ep}"
+    if ep % tp:
+        return f"{ep} ranks of experts are no multiple of the {tp} that share attention"
+    return ""
+
+
+def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int, *, tp: int = 1, pp: int = 1) -> Option:
+    """Experts spread over the ranks of a stage; ``tp`` of them share attention and whatever else is no expert.
+
+    Each group that shares attention keeps the KV cache of its own requests.
+    """
+    shared = dataclasses.replace(model, weights_bytes=model.weights_bytes - model.expert_bytes)
+    weights = shared.weights_per_rank(tp, pp) + math.ceil(model.expert_bytes / (ranks * pp))
+    overhead = wanted.overhead(ranks, pp)
     budget = hardware.usable_bytes - weights - overhead
-    tokens = ranks * (max(0, budget) // model.kv_bytes_per_token(1, 1))
-    out = 1 if model.block > 1 else model.width
+    groups = max(ranks // tp, 1)
+    tokens = groups * (max(0, budget) // model.kv_bytes_per_token(tp, pp))
     moved = all_to_all(
-        model.moe_layers or model.layers, ranks, model.experts_per_token, model.hidden_size, out, model.width,
-        hardware.link,
+        math.ceil((model.moe_layers or model.layers) / pp), ranks, model.experts_per_token, model.hidden_size,
+        1 if model.block > 1 else model.width, model.width, hardware.link,
     )  # fmt: skip
-    why_not = f"{model.experts} experts do not divide by {ranks}" if model.experts % ranks else ""
+    why_not = undividable(model.experts, tp=tp, ep=ranks)
     if not hardware.link.nvlink and not wanted.tp_over_pcie:
         why_not = why_not or f"all-to-all over {hardware.link.name}: {moved.bytes_per_token} bytes per token and rank"
+    # Experts stay whole, so their inner size need not divide.
+    around, illegal = _around(dataclasses.replace(model, expert_size=0), hardware, wanted, tp, pp, group=ranks)
     return Option(
-        tp=1, pp=1, ep=ranks, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens, collectives=(moved,),
-        why_not=why_not or _too_big(hardware, weights, overhead, budget, tokens // ranks, wanted),
+        tp=tp, pp=pp, ep=ranks, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens,
+        collectives=(moved, *around),
+        why_not=why_not or illegal or _too_big(hardware, weights, overhead, budget, tokens // groups, wanted),
     )  # fmt: skip
 
 

@@ -118,9 +118,11 @@ def _architecture(config: Mapping[str, Any]) -> architectures.Architecture:
     stated = [str(name)[:80] for name in names] if isinstance(names, list) else []
     found = next((entry for name in stated if (entry := architectures.by_name(name)) is not None), None)
     if found is None:
+        latent = "it keeps keys and values compressed (multi-head latent attention), which no engine here computes. "
         raise Rejected(
             Reason.UNSUPPORTED_ARCHITECTURE,
-            f"The architecture {', '.join(stated[:3]) or 'is not stated and'} is not served here. "
+            f"The architecture {', '.join(stated[:3]) or 'is not stated and'} is not served here"
+            f"{': ' + latent if config.get('kv_lora_rank') else '. '}"
             f"Served are: {', '.join(sorted(architectures.HUGGINGFACE_NAMES))}.",
         )
     return found

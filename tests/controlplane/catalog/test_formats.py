@@ -395,3 +395,14 @@ def test_damage_of_any_kind_is_a_refusal_and_never_an_accident(tmp_path: Path, n
         except formats.Rejected as refusal:
             verdicts.add(refusal.reason.value)
     assert {"accepted", "DamagedFile", "SizeMismatch"} <= verdicts
+
+
+def test_latent_attention_is_refused_by_name(tmp_path: Path) -> None:
+    files = huggingface({"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512, "qk_rope_head_dim": 64})
+    with pytest.raises(formats.Rejected) as refused:
+        _inspect(tmp_path, files)
+    assert refused.value.reason == "UnsupportedArchitecture"
+    assert str(refused.value).startswith(
+        "The architecture DeepseekV3ForCausalLM is not served here: it keeps keys and values compressed (multi-head "
+        "latent attention), which no engine here computes. Served are: "
+    )

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scheduling.links import NVLINK4, PCIE5, RDMA_400, all_reduce, all_to_all, send
-from scheduling.parallel import GIB, Hardware, ModelFacts, Wanted, choose
+from scheduling.parallel import GIB, Hardware, ModelFacts, Wanted, choose, option_as_given
 
 MIB = 1024**2
 
@@ -175,6 +175,48 @@ def test_bytes_of_stages_and_experts():
     assert moved.bytes_per_token / 1e6 == pytest.approx(10, rel=0.02)
     prefill = all_reduce(80, 8, 8192, 2, NVLINK4)
     assert 8192 * prefill.seconds_per_token() == pytest.approx(0.104, abs=0.005)
+
+
+def test_latent_attention_over_two_nodes_of_ranks():
+    """The last row of the worked examples: what MLA keeps per token is on each of 16 ranks, not a 16th of it."""
+    wide = dataclasses.replace(H100, domain=16)
+    chosen = option_as_given(DEEPSEEK_FP8, wide, ONE, tp=16, pp=1).chosen
+    assert chosen.weights_bytes / GIB == pytest.approx(40.2, abs=0.06)
+    assert chosen.kv_budget_bytes / GIB == pytest.approx(29.1, abs=0.6)
+    assert chosen.kv_tokens == pytest.approx(445_000, rel=0.03)
+    assert DEEPSEEK_FP8.kv_bytes_per_token(16, 1) == DEEPSEEK_FP8.kv_bytes_per_token(1, 1) == 70_272
+
+
+def test_experts_as_they_were_asked_for():
+    spread = option_as_given(MIXTRAL, H100, ONE, tp=1, pp=1, ep=4).chosen
+    assert (spread.name, spread.devices) == ("EP4", 4)
+    assert spread.weights_bytes / GIB == pytest.approx(2.99 + 84.0 / 4, abs=0.01)  # attention whole, experts divided
+    assert [each.name for each in spread.collectives] == ["all-to-all"]
+    assert spread.bytes_per_token == 32 * 2 * 4096 * (2 + 2) * 3 // 4
+    both = option_as_given(MIXTRAL, H100, ONE, tp=2, pp=2, ep=4).chosen
+    assert (both.name, both.devices) == ("TP2 x EP4 x PP2", 8)
+    assert both.weights_bytes / GIB == pytest.approx((2.99 / 2 + 84.0 / 4) / 2, abs=0.01)
+    assert [each.name for each in both.collectives] == ["all-to-all", "all-reduce", "send/recv"]
+    assert both.kv_tokens == 2 * (both.kv_budget_bytes // MIXTRAL.kv_bytes_per_token(2, 2))  # two groups of two
+    odd = dataclasses.replace(MIXTRAL, expert_size=14_337)  # whole experts need not divide
+    assert option_as_given(odd, H100, ONE, tp=2, pp=1, ep=4).chosen is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "ways", "why_not"),
+    [
+        (LLAMA_70B, (1, 1, 4), "expert parallelism is for mixture-of-experts models, and this one is dense"),
+        (MIXTRAL, (1, 1, 3), "8 experts do not divide by 3"),
+        (MIXTRAL, (8, 1, 4), "4 ranks of experts are no multiple of the 8 that share attention"),
+        (QWEN_30B, (1, 1, 16), "16 ranks need one domain of 16; the largest has 8"),
+    ],
+)  # fmt: skip
+def test_experts_that_cannot_be_spread(model, ways, why_not):
+    tp, pp, ep = ways
+    found = option_as_given(model, H100, ONE, tp=tp, pp=pp, ep=ep)
+    assert found.chosen is None
+    assert found.rejected[0].why_not.startswith(why_not)
+    assert len(found.rejected) > 1
 
 
 def test_what_is_recorded_is_data():
