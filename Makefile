@@ -69,7 +69,8 @@ $(VENV)/bin/millpond: runtime/embedded/setup.sh | $(STAMPS)/base
 
 test: setup-dev check test-unit test-whole ## everything that CI runs
 
-check: setup-dev lint types imports django ## lint, format, types, import contracts, Django's own checks
+check: setup-dev ## lint, format, types, import contracts, Django's own checks
+	@$(MAKE) --no-print-directory -j 2 -O lint types imports django
 
 test-unit: setup-dev ## unit and API tests, on real Postgres and Valkey
 	$(PY) -m pytest -n 2 --ignore tests/acceptance --ignore tests/browser
