@@ -5,15 +5,16 @@ the least left over wins (packing), then the first by name. That tie-break is pa
 random the same scores lose more than a tenth of the devices.
 """
 
+import copy
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kernel.isolation import Isolation, Requirement
 from scheduling.feasible import apart, unusable
 from scheduling.need import Need, is_owned, wall
-from scheduling.snapshot import DeviceView, NodeView
+from scheduling.snapshot import DeviceView, Holding, NodeView
 from scheduling.worth import WHOLE, Worth
 
 #: Cost of a thousandth of a device that stays free; 16 thousandths of a CPU count as much.
@@ -37,12 +38,17 @@ def free_part(device: DeviceView) -> int:
 class Bin:
     """One node: views that are replaced as things are placed, and the worth of what is free."""
 
-    __slots__ = ("_build", "_gpus", "_most", "_state", "_tables", "devices", "free", "index", "node", "usable", "worth")
+    __slots__ = (
+        "_build", "_gpus", "_known_free", "_known_worth", "_most", "_state", "_tables", "devices", "index", "node",
+        "usable",
+    )  # fmt: skip
 
     def __init__(self, index: int, node: NodeView, devices: Sequence[DeviceView], tables: Tables) -> None:
         self.index = index
         self.node = node
         self._state: tuple[object, ...] | None = None
+        self._known_free: list[int] | None = None
+        self._known_worth: float | None = None
         self._most: dict[str, int] = {}
         self.devices = list(devices)
         self.usable = [unusable(device, node) is None for device in devices]
@@ -66,6 +72,28 @@ class Bin:
         )
         self.refresh()
 
+    def clone(self) -> "Bin":
+        """The node as it is now, to try things on."""
+        made = copy.copy(self)
+        made.devices = list(self.devices)
+        return made
+
+    @property
+    def free(self) -> list[int]:
+        """Thousandths of every device that can still be given away."""
+        if self._known_free is None:
+            self._known_free = [
+                free_part(device) if ok else 0 for device, ok in zip(self.devices, self.usable, strict=True)
+            ]
+        return self._known_free
+
+    @property
+    def worth(self) -> float:
+        """The worth of what is free."""
+        if self._known_worth is None:
+            self._known_worth = self._worth(self.node.free_millicpus, self.free)
+        return self._known_worth
+
     def state(self) -> tuple[object, ...]:
         """Nodes in the same state have the same options."""
         if self._state is None:
@@ -77,14 +105,12 @@ class Bin:
 
     def refresh(self) -> None:
         """Compute anew what follows from the views."""
-        self._state, self._most = None, {}
+        self._state, self._known_free, self._known_worth, self._most = None, None, None, {}
         for device, ok in zip(self.devices, self.usable, strict=True):
             if ok and not device.exclusive:
                 left = device.memory_bytes - device.held_bytes
                 if left > self._most.get(device.kind, -1):
                     self._most[device.kind] = left
-        self.free = [free_part(device) if ok else 0 for device, ok in zip(self.devices, self.usable, strict=True)]
-        self.worth = self._worth(self.node.free_millicpus, self.free)
 
     def _worth(self, millicpus: int, free: Sequence[int]) -> float:
         """The worth of the GPUs with these free parts beside ``millicpus``."""
@@ -107,14 +133,7 @@ class Bin:
 
     def cheapest(self, need: Need) -> Option:
         """The cheapest way to put one group of ``need`` here: its cost and the devices, or ``NO_OPTION``."""
-        node = self.node
-        if need.host_bytes > node.free_host_bytes or need.millicpus > node.free_millicpus:
-            return NO_OPTION
-        if need.memory_bytes > self._most.get(need.kind, -1):
-            return NO_OPTION
-        fitting = [at for at in range(len(self.devices)) if self.usable[at] and self._fits(self.devices[at], need)]
-        if need.least != _ANY or need.profile:
-            fitting = [at for at in fitting if apart(self.devices[at], node, need)]
+        fitting = self._fitting(need)
         if len(fitting) < need.devices:
             return NO_OPTION
         if need.devices > 1:
@@ -122,6 +141,25 @@ class Bin:
         if need.kind == "cuda":
             return self._single(need, fitting)
         return self._beside(need, fitting)
+
+    def can(self, need: Need) -> bool:
+        """True when there is a way."""
+        fitting = self._fitting(need)
+        if need.devices == 1:
+            return bool(fitting)
+        return any(len(group) >= need.devices for group in self._groups(need, fitting))
+
+    def _fitting(self, need: Need) -> list[int]:
+        """The devices that one of a group could be on; none where the node cannot take the group."""
+        node = self.node
+        if need.host_bytes > node.free_host_bytes or need.millicpus > node.free_millicpus:
+            return []
+        if need.memory_bytes > self._most.get(need.kind, -1):
+            return []
+        fitting = [at for at in range(len(self.devices)) if self.usable[at] and self._fits(self.devices[at], need)]
+        if need.least != _ANY or need.profile:
+            fitting = [at for at in fitting if apart(self.devices[at], node, need)]
+        return fitting
 
     @staticmethod
     def _fits(device: DeviceView, need: Need) -> bool:
@@ -179,17 +217,21 @@ class Bin:
 
     def _gang(self, need: Need, fitting: Sequence[int]) -> Option:
         """Several devices: the tightest of each NVLink domain where they must be linked, else of the node."""
+        options = [
+            self._cost(need, tuple(sorted(members, key=lambda at: (self.free[at], at))[: need.devices]))
+            for members in self._groups(need, fitting)
+            if len(members) >= need.devices
+        ]
+        return min(options, default=NO_OPTION)
+
+    def _groups(self, need: Need, fitting: Sequence[int]) -> list[list[int]]:
+        """Devices that can be of one group."""
         groups: dict[str, list[int]] = {}
         for at in fitting:
             domain = self.devices[at].link_domain if need.linked else "any"
             if domain:
                 groups.setdefault(domain, []).append(at)
-        options = [
-            self._cost(need, tuple(sorted(members, key=lambda at: (self.free[at], at))[: need.devices]))
-            for members in groups.values()
-            if len(members) >= need.devices
-        ]
-        return min(options, default=NO_OPTION)
+        return list(groups.values())
 
     def _beside(self, need: Need, fitting: Sequence[int]) -> Option:
         """Work on a CPU: it takes CPU from the GPUs of the node."""
@@ -227,5 +269,45 @@ class Bin:
             held_host_bytes=node.held_host_bytes + need.host_bytes,
             held_millicpus=node.held_millicpus + need.millicpus,
             memory_available_bytes=node.memory_available_bytes - need.host_bytes,
+        )
+        self.refresh()
+
+    def release(self, holdings: Sequence[tuple[int, Holding]]) -> None:
+        """Take off again what a replica has of these devices. Host memory comes back as far as it was in use."""
+        self._off(holdings)
+        self._account(holdings, -1)
+
+    def put_back(
+        self, holdings: Sequence[tuple[int, Holding]], before: "Bin", off: Iterable[tuple[int, Holding]]
+    ) -> None:
+        """Undo the release of these; ``before`` is the node before any, ``off`` what stays released."""
+        touched = {at for at, _holding in holdings}
+        for at in touched:
+            self.devices[at] = before.devices[at]
+        self._off([each for each in off if each[0] in touched])
+        self._account(holdings, 1)
+
+    def _off(self, holdings: Sequence[tuple[int, Holding]]) -> None:
+        for at, holding in holdings:
+            device = self.devices[at]
+            left = device.held_bytes - holding.memory_bytes
+            self.devices[at] = dataclasses.replace(
+                device,
+                held_bytes=left,
+                held_millis=device.held_millis - holding.millis,
+                exclusive=device.exclusive and not holding.exclusive,
+                shared=device.shared and left > 0,
+                shared_as=device.shared_as if left > 0 else "",
+                sharers=max(device.sharers - 1, 0),
+            )
+
+    def _account(self, holdings: Sequence[tuple[int, Holding]], sign: int) -> None:
+        node = self.node
+        used = sum(each.host_used_bytes for _at, each in holdings)
+        self.node = dataclasses.replace(
+            node,
+            held_host_bytes=node.held_host_bytes + sign * sum(each.host_bytes for _at, each in holdings),
+            held_millicpus=node.held_millicpus + sign * sum(each.millicpus for _at, each in holdings),
+            memory_available_bytes=node.memory_available_bytes - sign * used,
         )
         self.refresh()

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from scheduling.bins import NEVER, NO_OPTION, Bin, Option
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.need import Need
-from scheduling.snapshot import DeviceView, NodeView, Snapshot
+from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot
 from scheduling.worth import Worth, table_of
 
 #: Shapes of requests whose scores are kept.
@@ -74,6 +74,16 @@ class Board:
         if deployment is not None:
             counts = self.replicas.setdefault(deployment, {})
             counts[spot.bin] = counts.get(spot.bin, 0) + 1
+
+    def release(self, at: int, holder: HolderView) -> None:
+        """Take what ``holder`` has off one node."""
+        self.bins[at].release(self.parts(at, holder))
+        self.changed.append(at)
+
+    def parts(self, at: int, holder: HolderView) -> list[tuple[int, Holding]]:
+        """What ``holder`` has of the devices of one node, by position."""
+        here = [(self.device_position.get(each.device_id, (-1, -1)), each) for each in holder.holdings]
+        return [(device, each) for (on, device), each in here if on == at]
 
     def views(self, bins: Iterable[int]) -> dict[int, tuple[NodeView, list[DeviceView]]]:
         """What stands in these nodes now, to be put back by :meth:`restore`."""

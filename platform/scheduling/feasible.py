@@ -81,16 +81,29 @@ def unusable(device: DeviceView, node: NodeView) -> Verdict | None:
 def judge(device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> Verdict | None:
     """Why ``device`` cannot be one of a group's, ``None`` when it can. The first filter that refuses is named."""
     if node.state == _READY and (device.kind != SIMULATED or device.stand_in):
-        need = need_on(device, needs)
-        if need is None:
-            other = any(each.kind == device.kind for each in needs.values())
-            return Verdict(Reason.WRONG_PRODUCT if other else Reason.WRONG_DEVICE_KIND)
-        if need.unsupported:
-            return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
-        if need.products and device.product not in need.products:
-            return Verdict(Reason.WRONG_PRODUCT)
-        return unusable(device, node) or _walled(device, node, need) or _room(device, node, need)
+        need = needed(device, needs)
+        if isinstance(need, Verdict):
+            return need
+        return unusable(device, node) or lacking(device, node, need)
     return unusable(device, node)
+
+
+def needed(device: DeviceView, needs: Mapping[str, Need]) -> Need | Verdict:
+    """What is needed of the device, or why nothing like it will do: kind and product alone say that."""
+    need = need_on(device, needs)
+    if need is None:
+        other = any(each.kind == device.kind for each in needs.values())
+        return Verdict(Reason.WRONG_PRODUCT if other else Reason.WRONG_DEVICE_KIND)
+    if need.unsupported:
+        return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
+    if need.products and device.product not in need.products:
+        return Verdict(Reason.WRONG_PRODUCT)
+    return need
+
+
+def lacking(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
+    """What a device that can be used lacks for ``need``: a wall, or room."""
+    return _walled(device, node, need) or _room(device, node, need)
 
 
 def apart(device: DeviceView, node: NodeView, need: Need) -> bool:
@@ -117,8 +130,9 @@ def _walled(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
 def _room(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
     if device.exclusive or (not device.empty and is_owned(need, device)):
         return Verdict(Reason.DEVICE_TAKEN)
-    if need.memory_bytes > device.free_bytes:
-        return Verdict(Reason.INSUFFICIENT_DEVICE_MEMORY, need.memory_bytes - device.free_bytes)
+    short = need.memory_bytes - device.memory_bytes + device.held_bytes
+    if short > 0:
+        return Verdict(Reason.INSUFFICIENT_DEVICE_MEMORY, short)
     if need.millis > device.free_millis:
         return Verdict(Reason.INSUFFICIENT_COMPUTE, need.millis - device.free_millis)
     if need.host_bytes > node.free_host_bytes:

@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from scheduling import rank, relief
-from scheduling.answers import Answer, Ask, Candidate, HolderLine, Place
+from scheduling import rank, relief, stages
+from scheduling.answers import Answer, Ask, Candidate, Place
 from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.feasible import explain
+from scheduling.holders import Holders
 from scheduling.need import Need, charge, in_order
-from scheduling.snapshot import UNLIMITED, DeviceView, NodeView, Snapshot, TenantView
+from scheduling.snapshot import UNLIMITED, DeviceView, Snapshot, TenantView
 from scheduling.verdicts import Verdicts, VerdictsByNeeds
 from scheduling.words import size
 
@@ -25,8 +26,11 @@ from scheduling.words import size
 MAX_CANDIDATES: Final = 50
 #: In a fleet of at most so many devices every answer says what it thought of each; in a larger one refusals do.
 SMALL_FLEET: Final = 64
-#: Replicas that may have to give way in one plan; the next looks again.
+#: Replicas that may have to give way in one plan; the next looks again. One that needs more goes alone, up to
+#: ``relief.MAX_FOR_ONE``.
 MAX_VICTIMS: Final = 16
+
+_Kind = tuple[uuid.UUID | None, int, tuple[tuple[str, Need], ...]]
 
 
 class Planner:
@@ -35,9 +39,9 @@ class Planner:
     def __init__(self, snapshot: Snapshot, demand: Demand = NO_DEMAND) -> None:
         self.board = Board(snapshot, demand)
         self._verdicts = VerdictsByNeeds(self.board)
-        self._holders = snapshot.holders
+        self._holders = Holders(self.board, snapshot.holders)
         self._tenants = dict(snapshot.tenants)
-        self._going: set[uuid.UUID] = set()
+        self._hopeless: set[_Kind] = set()
         self._victims = 0
         self._costly = _largest_per_product(snapshot)
 
@@ -59,7 +63,7 @@ class Planner:
         if not affordable and over:
             return Answer(ask, (), None, candidates, refused, over_quota=over)
         found = self._relief(ask)
-        return Answer(ask, (), None, candidates, refused, self._lines(ask), relief=found)
+        return Answer(ask, (), None, candidates, refused, self._holders.lines_of(ask.tenant_id), relief=found)
 
     def _affordable(self, ask: Ask) -> tuple[list[Need], str]:
         """The needs that quota allows, best kind first; and the sentence where it allows none."""
@@ -119,43 +123,11 @@ class Planner:
                 return []
             self.board.take(spot, need, ask.deployment_id)
             return [spot]
-        for product in self._products(need):
-            spots = self._stages(need, wish, product)
+        for product in stages.products(self.board, need):
+            spots = stages.place(self.board, need, wish, product)
             if spots:
                 return spots
         return []
-
-    def _products(self, need: Need) -> list[str]:
-        """Stages are equally fast: all of one product. The most plentiful first."""
-        counts: dict[str, int] = {}
-        for each in self.board.bins:
-            for device, usable in zip(each.devices, each.usable, strict=True):
-                if usable and device.kind == need.kind and (not need.products or device.product in need.products):
-                    counts[device.product] = counts.get(device.product, 0) + 1
-        return sorted(counts, key=lambda product: (-counts[product], product))
-
-    def _stages(self, need: Need, wish: rank.Wish, product: str) -> list[Spot]:
-        """Spots for all stages on devices of one product, none used twice; booked, or nothing is."""
-        one = dataclasses.replace(need, products=frozenset({product}), stages=1)
-        closed = dataclasses.replace(one, whole=True)  # while looking: a stage shares no device with another
-        spots: list[Spot] = []
-        before: dict[int, tuple[NodeView, list[DeviceView]]] = {}
-        for _stage in range(need.stages):
-            spot = rank.best(self.board, one, wish)
-            if spot is None:
-                self.board.restore(before)
-                return []
-            if spot.bin not in before:
-                before |= self.board.views([spot.bin])
-            self.board.take(spot, closed)
-            spots.append(spot)
-        self.board.restore(before)
-        for spot in spots:
-            self.board.take(spot, one)
-        for at in {spot.bin for spot in spots}:
-            counts = self.board.replicas.setdefault(wish.deployment_id, {})
-            counts[at] = counts.get(at, 0) + 1
-        return spots
 
     def _places(self, spots: Sequence[Spot], need: Need) -> tuple[Place, ...]:
         """The ranks in order; the first of a group carries what does not divide evenly."""
@@ -200,24 +172,18 @@ class Planner:
             found.append(Candidate(device, node, refusal))
         return found
 
-    def _lines(self, ask: Ask) -> dict[uuid.UUID, tuple[HolderLine, ...]]:
-        """What the asking tenant itself holds, by device: nobody is told of others' replicas."""
-        found: dict[uuid.UUID, list[HolderLine]] = {}
-        for holder in self._holders:
-            if ask.tenant_id is not None and holder.tenant_id == ask.tenant_id:
-                for holding in holder.holdings:
-                    line = HolderLine(holder.label, holding.memory_bytes)
-                    found.setdefault(holding.device_id, []).append(line)
-        return {device_id: tuple(lines) for device_id, lines in found.items()}
-
     def _relief(self, ask: Ask) -> relief.Relief | None:
-        if not self._holders:
+        """Who has to go for ``ask``. What helps none of its kind helps none later: a plan only makes less free."""
+        kind = (ask.tenant_id, ask.priority, tuple(sorted(ask.needs.items(), key=lambda each: each[0])))
+        if not self._holders or kind in self._hopeless:
             return None
-        found = relief.find(self.board, ask, self._holders, self._tenants, self._going)
-        if found is None or self._victims + len(found.replica_ids) > MAX_VICTIMS:
+        spent = self._victims >= MAX_VICTIMS
+        found = relief.find(self.board, ask, self._holders, self._tenants, wait_only=spent)
+        if found is None or (self._victims and self._victims + len(found.replica_ids) > MAX_VICTIMS):
+            self._hopeless.add(kind)
             return None
         self._victims += len(found.replica_ids)
-        self._going |= found.replica_ids | {holder.replica_id for holder in found.waits}
+        self._holders.go((*found.victims, *found.waits))
         relief.reserve(self.board, found)
         return found
 

@@ -1,34 +1,39 @@
-"""Who would have to go so that a replica finds a place (pure): preemption by priority, and reclaim of borrowed room.
+"""Who would have to go so that a replica finds its places (pure): preemption by priority, and reclaim of borrowed room.
 
-A replica may end when
-- it has a lower priority than the one that asks, and belongs to the same tenant; or
-- its tenant keeps its whole guarantee without it (what it holds above that is borrowed), and it has a lower priority,
-  or the tenant that asks stays within its own guarantee and the priority is no higher,
-  or it borrows less afterwards, by weight, than the other still does, and the priority is no higher.
-The guarantee of another tenant is never touched. Of all nodes the one is taken where the least important, fewest and
-smallest go; those that find a place elsewhere are moved, the others end. What is leaving already is waited for before
-anybody goes.
+Who may go is said by ``claims``. Of all ways the one is taken where the least important, fewest and smallest go; those
+that find a place elsewhere are moved, the others end. What is leaving already is waited for before anybody goes. For a
+replica over several nodes all of them make room, or none; one that has to go ends on all its nodes together.
 """
 
 import dataclasses
+import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from kernel.isolation import Isolation, Requirement
+from scheduling import rank, stages
 from scheduling.answers import Ask
-from scheduling.bins import NEVER, Bin
+from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
-from scheduling.need import Need, charge
-from scheduling.snapshot import UNLIMITED, HolderView, TenantView
+from scheduling.claims import Tenants, claim_of
+from scheduling.holders import Holders, bins_of
+from scheduling.need import Need
+from scheduling.snapshot import DeviceView, HolderView, NodeView
+from scheduling.victims import ByBin, Pad, Standing, on_node, over_nodes, standing
 
-Standing = tuple[int, int, int, int]
+#: Replicas that may have to go for one.
+MAX_FOR_ONE: Final = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Relief:
-    """``moves`` find a place elsewhere (node by id), ``evicts`` do not; ``waits`` are leaving anyway."""
+    """``moves`` find a place elsewhere (node by id), ``evicts`` do not; ``waits`` are leaving anyway.
 
-    node_id: uuid.UUID
+    ``spots`` are where the one that asks will be, with ``need`` in each.
+    """
+
+    spots: tuple[Spot, ...]
     need: Need
     evicts: tuple[HolderView, ...]
     moves: tuple[tuple[HolderView, uuid.UUID], ...]
@@ -45,95 +50,106 @@ class Relief:
         return frozenset(holder.replica_id for holder in self.victims)
 
 
-def find(
-    board: Board,
-    ask: Ask,
-    holders: Sequence[HolderView],
-    tenants: Mapping[uuid.UUID, TenantView],
-    going: Set[uuid.UUID] = frozenset(),
-) -> Relief | None:
+class _Way(NamedTuple):
+    """One way to find places; the least of them is taken. Nothing is compared after ``order``."""
+
+    standing: Standing
+    order: int
+    need: Need
+    product: str
+    victims: list[HolderView]
+
+
+def find(board: Board, ask: Ask, held: Holders, tenants: Tenants, *, wait_only: bool = False) -> Relief | None:
     """The least that must go for ``ask``, ``None`` when nothing may or nothing would help.
 
-    Replicas over several nodes neither go nor are helped: what one node frees says nothing about the others.
+    ``wait_only``: nobody is to go, but waiting for those who leave anyway may be enough.
     """
-    by_bin: dict[int, list[HolderView]] = {}
-    leaving: dict[int, list[HolderView]] = {}
-    for holder in holders:
-        spots = {board.device_position[h.device_id][0] for h in holder.holdings if h.device_id in board.device_position}
-        if len(spots) == 1 and holder.replica_id not in going and (holder.endable or holder.leaving):
-            (leaving if holder.leaving else by_bin).setdefault(spots.pop(), []).append(holder)
-    best: tuple[Standing, int, Need, list[HolderView]] | None = None
-    for need in ask.needs.values():
-        if need.stages > 1:
-            continue
-        entitled = _entitled(board, ask, need, tenants)
-        for at in sorted({*by_bin, *leaving}):
-            allowance = _Allowance(ask, need, tenants, entitled)
-            victims = _victims(board, at, need, by_bin.get(at, []), leaving.get(at, []), allowance)
-            if victims is not None:
-                standing = _standing(victims)
-                if best is None or (standing, at) < best[:2]:
-                    best = (standing, at, need, victims)
-    if best is None:
+    leaving = held.leaving()
+    staying = {} if wait_only else held.staying()
+    if not (leaving or staying):
         return None
-    _rank, at, need, victims = best
-    return _told_apart(board, at, need, victims, leaving.get(at, []))
+    with Pad(board) as pad:
+        for gone in _once(leaving.values()):
+            pad.remove(gone)
+        best = min(_ways(board, ask, staying, leaving, tenants), key=lambda way: way[:2], default=None)
+        if best is None or len(best.victims) > MAX_FOR_ONE:
+            return None
+        for victim in best.victims:
+            pad.remove(victim)
+        stage, spots = _spots(board, ask, best)
+    waits = _once([leaving.get(at, []) for at in sorted({spot.bin for spot in spots})])
+    return _told_apart(board, stage, spots, best.victims, waits)
 
 
-def _entitled(board: Board, ask: Ask, need: Need, tenants: Mapping[uuid.UUID, TenantView]) -> bool:
-    """True when the tenant that asks stays within its guarantee, at the least that ``need`` counts of GPUs."""
-    asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-    if asking is None:
-        return False
-    ranks = need.devices * need.stages
-    costs = [charge(need, device) for each in board.bins for device in each.devices if device.kind == need.kind]
-    return asking.within_guarantee(need.total_bytes, min(costs, default=0) * ranks)
+def _ways(board: Board, ask: Ask, staying: ByBin, leaving: ByBin, tenants: Tenants) -> Iterator[_Way]:
+    """What leaves already is off the board."""
+    for need in ask.needs.values():
+        claim = claim_of(board, ask, need, tenants)
+        if need.stages > 1:
+            for order, product in enumerate(stages.products(board, need)):
+                waiting = bool(leaving) and bool(stages.look(board, need, _wish(ask), product))
+                over = [] if waiting else over_nodes(board, need, product, staying, claim.copy(), _wish(ask))
+                if over is not None:
+                    yield _Way(standing(over), order, need, product, over)
+            continue
+        highest = sys.maxsize
+        for at in sorted({*staying, *leaving}):
+            waiting = at in leaving and board.bins[at].can(need)
+            here = [] if waiting else on_node(board, at, need, staying.get(at, []), claim.copy(), highest)
+            if here is not None:
+                yield _Way(standing(here), at, need, "", here)
+                highest = min(highest, standing(here)[0])
 
 
-def _standing(victims: Sequence[HolderView]) -> Standing:
-    return (
-        max((v.priority for v in victims), default=-1),
-        len(victims),
-        sum(v.priority for v in victims),
-        sum(v.memory_bytes for v in victims),
-    )
+def _spots(board: Board, ask: Ask, way: _Way) -> tuple[Need, list[Spot]]:
+    if way.product:
+        return stages.of_product(way.need, way.product), stages.look(board, way.need, _wish(ask), way.product)
+    return way.need, [Spot(way.order, board.bins[way.order].cheapest(way.need)[1])]
 
 
-class _Allowance:
-    """Whether one more may go, given those that go already."""
+def _wish(ask: Ask) -> rank.Wish:
+    return rank.Wish(ask.deployment_id, ask.desired)
 
-    def __init__(self, ask: Ask, need: Need, tenants: Mapping[uuid.UUID, TenantView], entitled: bool) -> None:
-        self._ask = ask
-        self._tenants = tenants
-        self._asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        self._more, self._entitled = need.total_bytes, entitled
-        self._released: dict[uuid.UUID, tuple[int, int]] = {}
 
-    def allows(self, holder: HolderView) -> bool:
-        lower = holder.priority < self._ask.priority
-        if holder.tenant_id == self._ask.tenant_id:
-            return lower
-        tenant = self._tenants.get(holder.tenant_id)
-        released = self._with(holder)
-        if tenant is None or not tenant.borrowed(*released):
-            return False
-        if lower or holder.priority > self._ask.priority:
-            return lower
-        return self._entitled or self._borrows_less(tenant, released[0])
+def _once(groups: Iterable[Sequence[HolderView]]) -> list[HolderView]:
+    """Each of them once: one over several nodes stands with each of its nodes."""
+    return list({holder.replica_id: holder for group in groups for holder in group}.values())
 
-    def goes(self, holder: HolderView) -> None:
-        self._released[holder.tenant_id] = self._with(holder)
 
-    def _with(self, holder: HolderView) -> tuple[int, int]:
-        """Bytes and thousandths of a GPU that its tenant would have released then."""
-        size, millis = self._released.get(holder.tenant_id, (0, 0))
-        return size + holder.memory_bytes, millis + holder.gpu_millis
+def _told_apart(
+    board: Board, need: Need, spots: Sequence[Spot], victims: Sequence[HolderView], waits: Sequence[HolderView]
+) -> Relief:
+    """Who of the victims finds a place elsewhere, once the one that asks has theirs.
 
-    def _borrows_less(self, tenant: TenantView, released: int) -> bool:
-        """Once all is done the one that asks is no further above its guarantee: it cannot be taken back likewise."""
-        if self._asking is None or tenant.guaranteed_bytes == UNLIMITED or not self._asking.weight:
-            return False
-        return self._asking.over_share(self._more) <= tenant.over_share(-released)
+    Nobody is moved to where others end. A replica over several nodes is not moved: its successor is planned like any.
+    """
+    evicts, moves = [], []
+    with Pad(board) as pad:
+        for holder in (*waits, *victims):
+            pad.remove(holder)
+        for spot in spots:
+            pad.take(spot, need)
+        ending: dict[int, object] = {at: None for holder in (*waits, *victims) for at in bins_of(board, holder)}
+        ending |= {spot.bin: None for spot in spots}
+        for victim in sorted(victims, key=lambda h: (-h.priority, h.replica_id)):
+            if not _on_one_node(board, victim):
+                evicts.append(victim)
+                continue
+            wanted = need_of(board, victim)
+            scores = board.scores(wanted)
+            cost, elsewhere = scores.best(ending)
+            if cost < NEVER:
+                pad.take(Spot(elsewhere, scores.options[elsewhere][1]), wanted)
+                moves.append((victim, board.bins[elsewhere].node.id))
+            else:
+                evicts.append(victim)
+    return Relief(tuple(spots), need, tuple(evicts), tuple(moves), tuple(waits))
+
+
+def _on_one_node(board: Board, holder: HolderView) -> bool:
+    known = all(each.device_id in board.device_position for each in holder.holdings)
+    return known and len(bins_of(board, holder)) == 1
 
 
 def reserve(board: Board, found: Relief) -> None:
@@ -141,136 +157,40 @@ def reserve(board: Board, found: Relief) -> None:
 
     What those leave over is not given away either, before they are gone.
     """
-    at = board.position[found.node_id]
-    before = board.views([at])[at]
-    for holder in (*found.waits, *found.victims):
-        remove(board.bins[at], board, holder)
-    board.take(Spot(at, board.bins[at].cheapest(found.need)[1]), found.need)
-    node, devices = board.views([at])[at]
-    kept = dataclasses.replace(
-        node,
-        held_host_bytes=max(node.held_host_bytes, before[0].held_host_bytes),
-        held_millicpus=max(node.held_millicpus, before[0].held_millicpus),
-        memory_available_bytes=min(node.memory_available_bytes, before[0].memory_available_bytes),
+    with Pad(board) as pad:
+        for holder in (*found.waits, *found.victims):
+            pad.remove(holder)
+        for spot in found.spots:
+            pad.take(spot, found.need)
+        before = pad.before()
+        kept = {at: _both(now, before[at]) for at, now in board.views(before).items()}
+    board.restore(kept)
+
+
+View = tuple[NodeView, list[DeviceView]]
+
+
+def _both(now: View, before: View) -> View:
+    """A node that has what it had and what it will have, whichever is more."""
+    node = dataclasses.replace(
+        now[0],
+        held_host_bytes=max(now[0].held_host_bytes, before[0].held_host_bytes),
+        held_millicpus=max(now[0].held_millicpus, before[0].held_millicpus),
+        memory_available_bytes=min(now[0].memory_available_bytes, before[0].memory_available_bytes),
     )
-    both = [
+    devices = [
         dataclasses.replace(
-            now,
-            held_bytes=max(now.held_bytes, then.held_bytes),
-            held_millis=max(now.held_millis, then.held_millis),
-            exclusive=now.exclusive or then.exclusive,
-            shared=now.shared or then.shared,
-            shared_as=now.shared_as or then.shared_as,
-            sharers=max(now.sharers, then.sharers),
+            after,
+            held_bytes=max(after.held_bytes, then.held_bytes),
+            held_millis=max(after.held_millis, then.held_millis),
+            exclusive=after.exclusive or then.exclusive,
+            shared=after.shared or then.shared,
+            shared_as=after.shared_as or then.shared_as,
+            sharers=max(after.sharers, then.sharers),
         )
-        for now, then in zip(devices, before[1], strict=True)
+        for after, then in zip(now[1], before[1], strict=True)
     ]
-    board.restore({at: (kept, both)})
-
-
-def _victims(
-    board: Board,
-    at: int,
-    need: Need,
-    holders: Sequence[HolderView],
-    leaving: Sequence[HolderView],
-    allowance: _Allowance,
-) -> list[HolderView] | None:
-    """The fewest of ``holders`` without which, and without those ``leaving``, ``need`` fits on the node.
-
-    ``None`` when that is not enough; nobody when it is enough to wait.
-    """
-    before = board.views([at])
-    for gone in leaving:
-        remove(board.bins[at], board, gone)
-    empty = board.views([at])
-    try:
-        if leaving and _fits(board.bins[at], need):
-            return []
-        going: list[HolderView] = []
-        for holder in sorted(holders, key=lambda h: (h.priority, -h.memory_bytes, h.replica_id)):
-            if not allowance.allows(holder):
-                continue
-            allowance.goes(holder)
-            remove(board.bins[at], board, holder)
-            going.append(holder)
-            if _fits(board.bins[at], need):
-                return _fewer(board, at, need, going, lambda: board.restore(empty))
-        return None
-    finally:
-        board.restore(before)
-
-
-def _fewer(board: Board, at: int, need: Need, going: list[HolderView], restore: Callable[[], None]) -> list[HolderView]:
-    """Leave out again whoever need not go, the most important first."""
-    for spared in sorted(going, key=lambda h: (-h.priority, h.memory_bytes, h.replica_id)):
-        rest = [holder for holder in going if holder is not spared]
-        restore()
-        for holder in rest:
-            remove(board.bins[at], board, holder)
-        if rest and _fits(board.bins[at], need):
-            going = rest
-    return going
-
-
-def _fits(each: Bin, need: Need) -> bool:
-    return each.cheapest(need)[0] < NEVER
-
-
-def remove(each: Bin, board: Board, holder: HolderView) -> None:
-    """Take what ``holder`` has off a node of the board."""
-    host = cpu = used = 0
-    for holding in holder.holdings:
-        bin_at, device_at = board.device_position[holding.device_id]
-        if bin_at != each.index:
-            continue
-        device = each.devices[device_at]
-        left, millis = device.held_bytes - holding.memory_bytes, device.held_millis - holding.millis
-        each.devices[device_at] = dataclasses.replace(
-            device,
-            held_bytes=left,
-            held_millis=millis,
-            exclusive=device.exclusive and not holding.exclusive,
-            shared=device.shared and left > 0,
-            shared_as=device.shared_as if left > 0 else "",
-            sharers=max(device.sharers - 1, 0),
-        )
-        host += holding.host_bytes
-        cpu += holding.millicpus
-        used += holding.host_used_bytes
-    each.node = dataclasses.replace(
-        each.node,
-        held_host_bytes=each.node.held_host_bytes - host,
-        held_millicpus=each.node.held_millicpus - cpu,
-        memory_available_bytes=each.node.memory_available_bytes + used,
-    )
-    each.refresh()
-
-
-def _told_apart(
-    board: Board, at: int, need: Need, victims: Sequence[HolderView], leaving: Sequence[HolderView]
-) -> Relief:
-    """Who of the victims finds a place elsewhere, once the one that asks has theirs."""
-    before = board.views(range(len(board.bins)) if len(victims) > 1 else [at])
-    evicts, moves = [], []
-    try:
-        for victim in (*leaving, *victims):
-            remove(board.bins[at], board, victim)
-        board.changed.append(at)
-        board.take(Spot(at, board.bins[at].cheapest(need)[1]), need)
-        for victim in sorted(victims, key=lambda h: (-h.priority, h.replica_id)):
-            wanted = need_of(board, victim)
-            cost, elsewhere = board.scores(wanted).best({at: None})
-            if cost < NEVER:
-                spot = Spot(elsewhere, board.scores(wanted).options[elsewhere][1])
-                before |= {key: view for key, view in board.views([elsewhere]).items() if key not in before}
-                board.take(spot, wanted)
-                moves.append((victim, board.bins[elsewhere].node.id))
-            else:
-                evicts.append(victim)
-    finally:
-        board.restore(before)
-    return Relief(board.bins[at].node.id, need, tuple(evicts), tuple(moves), tuple(leaving))
+    return node, devices
 
 
 def need_of(board: Board, holder: HolderView) -> Need:

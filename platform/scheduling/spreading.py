@@ -35,6 +35,8 @@ class SpreadConfig(Protocol):
     @property
     def pipeline_parallel(self) -> int: ...
     @property
+    def expert_parallel(self) -> int: ...
+    @property
     def tp_over_pcie(self) -> bool: ...
     @property
     def watermark_critical(self) -> float: ...
@@ -42,20 +44,22 @@ class SpreadConfig(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """How the serving config wants it: ``tensor`` x ``pipeline`` ranks (0: to be chosen)."""
+    """How the serving config wants it (0: to be chosen): ``pipeline`` stages of ``tensor`` ranks each, or of ``expert``
+    ranks where experts are spread, which are a multiple of ``tensor``."""
 
     tensor: int = 0
     pipeline: int = 0
+    expert: int = 0
     over_pcie: bool = False
 
     @property
     def named(self) -> bool:
         """True when it says how many ranks there are."""
-        return bool(self.tensor or self.pipeline)
+        return bool(self.tensor or self.pipeline or self.expert)
 
     @property
     def ranks(self) -> int:
-        return max(self.tensor, 1) * max(self.pipeline, 1)
+        return max(self.tensor, self.expert, 1) * max(self.pipeline, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +90,9 @@ def spread_of(version: VersionFacts, config: SpreadConfig, needs: Mapping[str, N
         floor_tokens=math.ceil(sized.kv_floor_bytes / sized.kv_bytes_per_token),
         overhead_bytes=sized.workspace_bytes + sized.context_bytes,
         critical=config.watermark_critical,
-        given=Given(config.tensor_parallel, config.pipeline_parallel, config.tp_over_pcie),
+        given=Given(
+            config.tensor_parallel, config.pipeline_parallel, config.expert_parallel, over_pcie=config.tp_over_pcie
+        ),
         engine=config.engine,
     )
 
@@ -199,9 +205,11 @@ def _choice(spread: Spread, kind: topology.Kind) -> Choice:
         communicators_bytes=COMMUNICATORS_BYTES,
     )
     if spread.given.named:
+        given = spread.given
         return option_as_given(
-            spread.model, hardware, wanted, tp=max(spread.given.tensor, 1), pp=max(spread.given.pipeline, 1)
-        )
+            spread.model, hardware, wanted,
+            tp=max(given.tensor, 1), pp=max(given.pipeline, 1), ep=max(given.expert, 1),
+        )  # fmt: skip
     return choose(spread.model, hardware, wanted)
 
 

@@ -7,11 +7,13 @@ from typing import Final
 
 from scheduling.bins import Bin
 from scheduling.board import Board
-from scheduling.feasible import Reason, Verdict, judge
+from scheduling.feasible import Reason, Verdict, judge, lacking, needed
 from scheduling.need import Need, need_on
+from scheduling.snapshot import DeviceView, NodeView
 
 _ORDER: Final = {reason: at for at, reason in enumerate(Reason)}
-MAX_KEPT: Final = 64
+#: Sets of needs whose verdicts are kept.
+MAX_KEPT: Final = 256
 Nearness = tuple[int, int, str, int, int]
 
 
@@ -20,9 +22,9 @@ class Verdicts:
 
     def __init__(self, board: Board, needs: Mapping[str, Need]) -> None:
         self._board = board
-        self._needs = needs
-        self._rows = [verdicts_of(each, needs) for each in board.bins]
-        self._near: dict[int, list[Nearness]] = {}
+        self._judge = _Judge(needs)
+        self._rows = [self._judge.row(each) for each in board.bins]
+        self._first: dict[int, Nearness] = {}
         self._seen = len(board.changed)
         self.counts: Counter[Reason] = Counter(v.reason for row in self._rows for v in row if v is not None)
 
@@ -30,8 +32,8 @@ class Verdicts:
         """Judge what has changed again."""
         for at in set(self._board.changed[self._seen :]):
             self.counts.subtract(v.reason for v in self._rows[at] if v is not None)
-            self._rows[at] = verdicts_of(self._board.bins[at], self._needs)
-            self._near.pop(at, None)
+            self._rows[at] = self._judge.row(self._board.bins[at])
+            self._first.pop(at, None)
             self.counts.update(v.reason for v in self._rows[at] if v is not None)
         self._seen = len(self._board.changed)
 
@@ -44,23 +46,23 @@ class Verdicts:
         return [(at, device) for _order, _short, _uuid, at, device in self._nearest(count)]
 
     def _nearest(self, count: int) -> list[Nearness]:
-        """The nearest are on the nodes whose nearest device is nearest: of the others none is looked at."""
-        firsts = [here[0] for at in range(len(self._rows)) if (here := self._of_node(at))]
-        chosen = heapq.nsmallest(count, firsts)
+        """The nearest are on the nodes whose nearest device is nearest: of the others only that one is looked at."""
+        known = self._first
+        if len(known) < len(self._rows):
+            for at in range(len(self._rows)):
+                if at not in known and (here := self._of_node(at)):
+                    known[at] = min(here)
+        chosen = heapq.nsmallest(count, known.values())
         return heapq.nsmallest(count, (each for first in chosen for each in self._of_node(first[3])))
 
     def _of_node(self, at: int) -> list[Nearness]:
-        """The devices of one node, the nearest first; kept until it changes."""
-        found = self._near.get(at)
-        if found is None:
-            devices = self._board.bins[at].devices
-            found = self._near[at] = sorted(
-                (-1, 0, devices[device].uuid, at, device)
-                if verdict is None
-                else (_ORDER[verdict.reason], verdict.short_by, devices[device].uuid, at, device)
-                for device, verdict in enumerate(self._rows[at])
-            )
-        return found
+        devices = self._board.bins[at].devices
+        return [
+            (-1, 0, devices[device].uuid, at, device)
+            if verdict is None
+            else (_ORDER[verdict.reason], verdict.short_by, devices[device].uuid, at, device)
+            for device, verdict in enumerate(self._rows[at])
+        ]
 
 
 class VerdictsByNeeds:
@@ -84,16 +86,40 @@ class VerdictsByNeeds:
         return found
 
 
-def verdicts_of(each: Bin, needs: Mapping[str, Need]) -> list[Verdict | None]:
-    """The verdicts on the devices of one node. Where too few of them can take a group together, that is the verdict."""
-    row = [judge(device, each.node, needs) for device in each.devices]
-    for need in needs.values():
-        if need.devices > 1:
-            able = [at for at, v in enumerate(row) if v is None and need_on(each.devices[at], needs) is need]
-            groups = Counter(each.devices[at].link_domain if need.linked else "any" for at in able)
-            most = max((count for domain, count in groups.items() if domain), default=0)
-            if most < need.devices:
-                short = Verdict(Reason.NOT_ENOUGH_DEVICES, need.devices - most)
-                for at in able:
-                    row[at] = short
-    return row
+class _Judge:
+    """``judge`` for many devices: what follows from kind and product alone is found once for each of them."""
+
+    def __init__(self, needs: Mapping[str, Need]) -> None:
+        self._needs = needs
+        self._known: dict[tuple[str, str], Need | Verdict] = {}
+        self._same: dict[Verdict, Verdict] = {}
+
+    def row(self, each: Bin) -> list[Verdict | None]:
+        """The verdicts on the devices of one node. Where too few can take a group together, that is the verdict."""
+        row = [
+            self._usable(device, each.node) if usable else judge(device, each.node, self._needs)
+            for device, usable in zip(each.devices, each.usable, strict=True)
+        ]
+        for need in self._needs.values():
+            if need.devices > 1:
+                self._together(each, need, row)
+        return row
+
+    def _usable(self, device: DeviceView, node: NodeView) -> Verdict | None:
+        key = (device.kind, device.product)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = needed(device, self._needs)
+        if isinstance(found, Verdict):
+            return found
+        verdict = lacking(device, node, found)
+        return None if verdict is None else self._same.setdefault(verdict, verdict)  # kept once: most are alike
+
+    def _together(self, each: Bin, need: Need, row: list[Verdict | None]) -> None:
+        able = [at for at, v in enumerate(row) if v is None and need_on(each.devices[at], self._needs) is need]
+        groups = Counter(each.devices[at].link_domain if need.linked else "any" for at in able)
+        most = max((count for domain, count in groups.items() if domain), default=0)
+        if most < need.devices:
+            short = Verdict(Reason.NOT_ENOUGH_DEVICES, need.devices - most)
+            for at in able:
+                row[at] = short

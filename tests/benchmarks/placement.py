@@ -1,9 +1,20 @@
 """How much of a cluster the planner leaves unused: the published fragmentation protocol, on the production planner.
 
 Reads ``*node_list*.csv`` (sn, cpu_milli, memory_mib, gpu, model) and every ``*pod_list*.csv`` (cpu_milli, memory_mib,
-num_gpu, gpu_milli, and gpu_spec where there is one) of a folder. Per list and seed: shuffle, append random clones until
-the pods ask for 130 % of the GPUs, place them one by one with no departures; no pod is refused while a node fits.
-Unallocated GPU % is taken when the pods that have arrived ask for 100 % of the GPUs, refused ones included.
+num_gpu, gpu_milli, and gpu_spec where there is one) of a folder.
+
+Protocol, per list and seed (42 and up): shuffle the list; append random clones of its pods until they ask for 130 % of
+the GPUs; place them one by one in that order. Nothing departs and nothing is moved; no pod is refused while a node
+fits, and one that is refused is not tried again. Unallocated GPU % = (GPUs - GPUs given away) / GPUs, taken at the
+arrival that brings what was asked for to 100 % of the GPUs (and 110 %, 130 %), refused pods included in what was asked
+for. Shares are thousandths of a GPU. Every node has a CPU beside its GPUs, for pods without one.
+
+Decisions enter where the control plane enters: ``Planner.decide`` on a ``Snapshot``. A decision's time is the wall time
+of that call, refusals with their verdicts on every device included.
+
+Ties: the lowest cost wins. Between equal costs the node with the least left over (free GPU and free CPU together), then
+the first by name, then the first device by position. None is broken at random, so a seed gives the same figures on any
+machine; the seeds differ in the order of the pods alone.
 
 What the planner knows of the demand: ``--demand known`` (default) the list, as in the published runs; ``past`` only
 what has been asked for so far in the run, learned again at every doubling; a name: another list, a wrong mix.
@@ -77,13 +88,13 @@ def read_nodes(path: Path) -> Snapshot:
     nodes, devices = {}, []
     with path.open(newline="") as lines:
         for number, row in enumerate(csv.DictReader(lines), 1):
-            memory = int(row["memory_mib"]) * MIB
+            memory = _number(row["memory_mib"]) * MIB
             node = NodeView(
                 id=uuid.UUID(int=number), name=row["sn"], state="ready", memory_bytes=memory,
-                memory_available_bytes=memory, held_host_bytes=0, millicpus=int(row["cpu_milli"]), held_millicpus=0,
+                memory_available_bytes=memory, held_host_bytes=0, millicpus=_number(row["cpu_milli"]), held_millicpus=0,
             )  # fmt: skip
             nodes[node.id] = node
-            for slot in range(int(row["gpu"])):
+            for slot in range(_number(row["gpu"])):
                 devices.append(_device(node, slot, "cuda", row["model"], GPU_BYTES))
             devices.append(_device(node, 99, "cpu", "CPU", memory))
     return Snapshot(nodes, tuple(devices))
@@ -98,15 +109,23 @@ def _device(node: NodeView, slot: int, kind: str, product: str, memory: int) -> 
 
 
 def read_pods(path: Path) -> list[Pod]:
-    """A pod list."""
+    """A pod list. Where no share is given, a GPU is asked for as a whole; "nan" is how some lists say nothing."""
     with path.open(newline="") as lines:
-        return [
-            Pod(
-                int(row["cpu_milli"]), int(row["memory_mib"]), int(row["num_gpu"]), int(row["gpu_milli"] or 0),
-                frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))),
-            )
-            for row in csv.DictReader(lines)
-        ]  # fmt: skip
+        return [_pod(row) for row in csv.DictReader(lines)]
+
+
+def _pod(row: dict[str, str]) -> Pod:
+    gpus = _number(row["num_gpu"])
+    share = (_number(row["gpu_milli"]) or GPU_BYTES) if gpus else 0
+    spec = (row.get("gpu_spec") or "").split("|")
+    return Pod(
+        _number(row["cpu_milli"]), _number(row["memory_mib"]), gpus, share,
+        frozenset(name for name in spec if name not in ("", "nan")),
+    )  # fmt: skip
+
+
+def _number(text: str) -> int:
+    return 0 if text in ("", "nan") else int(float(text))
 
 
 def arrivals(pods: Sequence[Pod], capacity: int, seed: int) -> list[Pod]:
@@ -115,6 +134,8 @@ def arrivals(pods: Sequence[Pod], capacity: int, seed: int) -> list[Pod]:
     found = list(pods)
     draw.shuffle(found)
     asked = sum(pod.demand for pod in found)
+    if not (asked and capacity):
+        raise SystemExit("There is no GPU in the node list, or none is asked for in the pod list.")
     while asked < LOADS[-1] * capacity:
         pod = draw.choice(pods)
         found.append(pod)

@@ -10,7 +10,8 @@ from scheduling.answers import Answer, Ask
 from scheduling.demand import NO_DEMAND, Demand, Shape
 from scheduling.feasible import refuse
 from scheduling.need import Need
-from scheduling.plan import MAX_VICTIMS, Planner
+from scheduling.plan import MAX_VICTIMS, plan
+from scheduling.relief import MAX_FOR_ONE
 from scheduling.snapshot import UNLIMITED, DeviceView, NodeView
 from tests.build.memory_fleet import Fleet, Gone, Part, Replica
 
@@ -26,10 +27,12 @@ class History:
     """Random steps with a planning cycle after each; ``broken`` counts what must never be.
 
     ``drains``: who gives way holds its place for a cycle or two more, as engines do that finish their requests.
+    ``spread`` is the share of GPU replicas that want two groups of devices, on one node or on two.
     """
 
-    def __init__(self, seed: int, *, drains: bool = False) -> None:
+    def __init__(self, seed: int, *, drains: bool = False, spread: float = 0.1) -> None:
         self.drains = drains
+        self.spread = spread
         self.draw = random.Random(seed)
         self.now = 0
         self.fleet = Fleet()
@@ -190,7 +193,7 @@ class History:
             kind=kind, memory_bytes=self.draw.choice([4, 9, 18, 36, 70]) * GIB,
             host_bytes=self.draw.choice([2, 8, 32]) * GIB * devices, millicpus=self.draw.choice([500, 2000, 8000]),
             millis=self.draw.choice([0, 0, 250, 500]), devices=devices, linked=devices == 2,
-            stages=2 if kind == "cuda" and self.draw.random() < 0.1 else 1, whole=self.draw.random() < 0.2,
+            stages=2 if kind == "cuda" and self.draw.random() < self.spread else 1, whole=self.draw.random() < 0.2,
         )  # fmt: skip
 
     def end(self) -> None:
@@ -248,26 +251,25 @@ class History:
         self._carry_out(answers, calm=calm)
 
     def _plan(self, waiting: list[Replica]) -> list[Answer]:
-        snapshot = self.fleet.snapshot(self.replicas)
-        planner = Planner(snapshot, self.demand)
-        answers = []
+        asks = []
         for replica in waiting:
             if not replica.planned:
                 self.past[replica.need.shape] += 1
                 replica.planned = True
                 if sum(self.past.values()) % 16 == 0:
                     self.demand = Demand.of(self.past)
-            asked = Ask(
-                replica_id=replica.id, generation=replica.generation, deployment_id=replica.deployment,
-                needs={replica.need.kind: replica.need}, desired=4, tenant_id=replica.tenant,
-                priority=replica.priority,
+            asks.append(
+                Ask(
+                    replica_id=replica.id, generation=replica.generation, deployment_id=replica.deployment,
+                    needs={replica.need.kind: replica.need}, desired=4, tenant_id=replica.tenant,
+                    priority=replica.priority,
+                )
             )  # fmt: skip
-            answers.append(planner.decide(asked))
-        return answers
+        return plan(self.fleet.snapshot(self.replicas), asks, self.demand)
 
     def _carry_out(self, answers: list[Answer], *, calm: bool) -> None:
-        going = sum(len(answer.relief.replica_ids) for answer in answers if answer.relief is not None)
-        if going > MAX_VICTIMS:
+        going = [len(answer.relief.replica_ids) for answer in answers if answer.relief is not None]
+        if sum(going) > max(MAX_VICTIMS, max(going, default=0)) or max(going, default=0) > MAX_FOR_ONE:
             self._wrong("too many at once", str(going))
         for answer in answers:
             if not calm and self.draw.random() < 0.03:
@@ -290,7 +292,9 @@ class History:
         """Who must go goes: back to waiting, where they are planned like all others."""
         assert answer.relief is not None
         asking = answer.ask
-        gone = [*answer.relief.evicts, *(holder for holder, _node in answer.relief.moves)]
+        gone = answer.relief.victims
+        if len({spot.bin for spot in answer.relief.spots}) > 1:
+            self.seen["room made over several nodes"] += 1
         for holder in gone:
             replica = self.replicas.get(holder.replica_id)
             if replica is None or not replica.nodes:
@@ -304,6 +308,8 @@ class History:
                 self._wrong("own equal taken", str(holder.replica_id))
             if replica.leaving:
                 self._wrong("taken twice", str(holder.replica_id))
+            if len(replica.nodes) > 1:
+                self.seen["gave way over several nodes"] += 1
             if self.drains:
                 replica.leaving = True
             else:

@@ -9,6 +9,7 @@ from catalog import configs
 from fleet import services as fleet
 from fleet.models import Node, Partition
 from kernel import errors, scope
+from ledger.models import AuditEvent
 from runtime.wire.assignments import Desired
 from runtime.wire.devices import DeviceKind, DevicePath, NvLinkFacts
 from runtime.wire.reports import Phase
@@ -68,10 +69,10 @@ def machine(name, gpus=4, gib=16, *, nvlink=True, stand_in=True, kind=DeviceKind
     return made
 
 
-def deploy(tenant, version, replicas=1, **config):
+def deploy(tenant, version, replicas=1, *, endpoint="chat", priority=None, **config):
     return services.deploy_version(
-        actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name="chat", model=version.model.name,
-        version=version.number, config=config, replicas=replicas,
+        actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name=endpoint, model=version.model.name,
+        version=version.number, config=config, replicas=replicas, priority=priority,
     )  # fmt: skip
 
 
@@ -179,6 +180,62 @@ def test_over_rest_the_plan_and_its_alternatives_are_shown(tenant, version):
     assert (answer["fits"], answer["reason"]) == (False, "ParallelPlanImpossible")
     assert "TP3: 8 attention heads do not divide by 3" in answer["message"]
     assert answer["need"]["parallel"]["chosen"] is None
+
+
+def mixture(tenant):
+    """A checked version of four experts, two for each token."""
+    wide = {
+        **WIDE, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }  # fmt: skip
+    values = {**catalog.CONFIG, **wide}
+    hidden, inner = values["hidden_size"], values["intermediate_size"]
+    shapes = {name: shape for name, shape in catalog.layer_shapes(values).items() if ".mlp." not in name}
+    for layer in range(values["num_hidden_layers"]):
+        block = f"model.layers.{layer}.block_sparse_moe."
+        shapes[block + "gate.weight"] = [4, hidden]
+        for expert in range(4):
+            shapes |= {f"{block}experts.{expert}.{name}.weight": [inner, hidden] for name in ("w1", "w3")}
+            shapes[f"{block}experts.{expert}.w2.weight"] = [hidden, inner]
+    return catalog.checked_version(tenant, catalog.huggingface(wide, model__safetensors=catalog.weights(shapes)))
+
+
+def test_experts_are_spread_when_it_is_asked_for(tenant):
+    version = mixture(tenant)
+    agent = machine("one", gpus=4, gib=16)
+    answer = asked(tenant, version, kv_cache_gib=1, expert_parallel=4, tensor_parallel=2)
+    chosen = answer.need["parallel"]["chosen"]
+    assert answer.fits
+    assert (chosen["name"], answer.need["devices"]) == ("TP2 x EP4", 4)
+    assert chosen["collectives"][0]["name"] == "all-to-all"
+    assert chosen["bytes_per_token"] > 0
+    deploy(tenant, version, kv_cache_gib=1, expert_parallel=4, tensor_parallel=2)
+    settle()
+    (given,) = agent.assignments().replicas
+    assert (given.world.size, given.world.tensor, given.world.expert) == (4, 2, 4)
+    machine("real", gpus=4, gib=16, stand_in=False, kind=DeviceKind.CUDA)
+    services.delete_deployment(actor=actor_for(owner_of(tenant)), tenant=tenant, deployment=row().deployment)
+    agent.devices = []
+    agent.cycle()
+    agent.cycle()
+    refused = asked(tenant, version, kv_cache_gib=1, expert_parallel=4)
+    assert refused.reason == "ParallelPlanImpossible"
+    assert "4 ranks are asked for" in refused.message
+
+
+def test_experts_that_are_not_there_are_refused_by_name(tenant, version):
+    machine("one")
+    post = client_for(owner_of(tenant)).post
+    body = {"model": version.model.name, "version": str(version.number), "config": {"expert_parallel": 2}}
+    refused = post("/api/v1/tenants/acme/fit", body, format="json")
+    assert (refused.status_code, refused.json()["data"]["field"]) == (400, "expert_parallel")
+    assert "mixture-of-experts models, and this version is dense" in refused.json()["detail"]
+    with pytest.raises(errors.InvalidInput, match="this version is dense"):
+        deploy(tenant, version, expert_parallel=2)
+    with pytest.raises(errors.InvalidInput, match="4 experts of this version do not divide by expert_parallel 3"):
+        asked(tenant, mixture(tenant), expert_parallel=3)
+    with pytest.raises(errors.InvalidInput, match="multiple of tensor_parallel"):
+        configs.normalise({"expert_parallel": 3, "tensor_parallel": 2})
 
 
 def test_without_nvlink_stages_unless_it_is_asked_for(tenant, version):
@@ -315,6 +372,65 @@ def test_a_node_that_is_removed_frees_its_own_and_the_other_is_asked(tenant, ver
     assert Partition.objects.count() == 0
     assert placed.node_id is None
     assert placed.generation == 2
+
+
+def by_endpoint():
+    with scope.all_tenants():
+        rows = Replica.objects.select_related("deployment__endpoint").order_by("id")
+        return {name: [row for row in rows if row.deployment.endpoint.name == name] for name in ("batch", "chat")}
+
+
+def states():
+    return {name: [row.state for row in rows] for name, rows in by_endpoint().items()}
+
+
+def test_one_over_two_nodes_gives_way_to_one_over_two_nodes(tenant, version):
+    first, second = machine("one", gpus=2, gib=16), machine("two", gpus=2, gib=16)
+    deploy(tenant, version, endpoint="batch", priority="low", kv_cache_gib=24)
+    settle()
+    leader, follower = leader_and_follower(first, second)
+    for agent in (leader, follower, leader):
+        agent.cycle()
+    assert states() == {"batch": ["ready"], "chat": []}
+    deploy(tenant, version, priority="high", kv_cache_gib=24)
+    settle()
+    gone, next_ = by_endpoint()["batch"]
+    assert (gone.state, gone.reason) == ("draining", "Preempted")
+    assert next_.explanation["gave_way"] == gone.message
+    assert by_endpoint()["chat"][0].reason == "MakingRoom"
+    for agent in (first, second):
+        assert [each.desired for each in agent.assignments().replicas] == [Desired.DRAIN]
+    follower.cycle()  # one of two nodes is free: not enough, and nothing of it is given to anybody
+    settle()
+    assert states() == {"batch": ["draining", "pending"], "chat": ["pending"]}
+    assert Partition.objects.count() == 2
+    leader.cycle()
+    settle()
+    assert states() == {"batch": ["stopped", "pending"], "chat": ["assigned"]}
+    assert Partition.objects.filter(replica_id=by_endpoint()["chat"][0].id).count() == 4
+    settle()
+    assert states() == {"batch": ["stopped", "pending"], "chat": ["assigned"]}
+
+
+def test_several_on_several_nodes_give_way_to_one_over_all_of_them_or_stay(tenant, version):
+    first, second = machine("one", gpus=2, gib=16), machine("two", gpus=2, gib=16)
+    deploy(tenant, version, replicas=2, endpoint="batch", priority="low", kv_cache_gib=16)
+    settle()
+    for agent in (first, second):
+        agent.cycle()
+    kept = deploy(tenant, version, priority="normal", kv_cache_gib=24)
+    services.scale(actor=actor_for(owner_of(tenant)), tenant=tenant, deployment=kept, priority="low")
+    settle()
+    assert states() == {"batch": ["ready", "ready"], "chat": ["pending"]}  # their equal: nobody goes
+    services.scale(actor=actor_for(owner_of(tenant)), tenant=tenant, deployment=kept, priority="high")
+    settle()
+    assert states() == {"batch": ["draining", "draining", "pending", "pending"], "chat": ["pending"]}
+    for agent in (first, second):
+        agent.cycle()
+    settle()
+    assert states()["chat"] == ["assigned"]
+    assert len(members()) == 2
+    assert AuditEvent.objects.filter(action="replica.draining", reason="Preempted").count() == 2
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -1,0 +1,76 @@
+"""Who may be taken away for one ask (pure): by priority, and what is borrowed above a guarantee.
+
+A replica may end when
+- it has a lower priority than the one that asks, and belongs to the same tenant; or
+- its tenant keeps its whole guarantee without it (what it holds above that is borrowed), and it has a lower priority,
+  or the tenant that asks stays within its own guarantee and the priority is no higher,
+  or it borrows less afterwards, by weight, than the other still does, and the priority is no higher.
+The guarantee of another tenant is never touched.
+"""
+
+import uuid
+from collections.abc import Mapping
+
+from scheduling.answers import Ask
+from scheduling.board import Board
+from scheduling.need import Need, charge
+from scheduling.snapshot import UNLIMITED, HolderView, TenantView
+
+Tenants = Mapping[uuid.UUID, TenantView]
+
+
+class Claim:
+    """Whether one more may go, given those that go already."""
+
+    def __init__(self, ask: Ask, need: Need, tenants: Tenants, entitled: bool) -> None:
+        self._ask = ask
+        self._tenants = tenants
+        self._asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        self._need, self._entitled = need, entitled
+        self._released: dict[uuid.UUID, tuple[int, int]] = {}
+
+    def copy(self) -> "Claim":
+        """The same so far; what it allows further on does not count here."""
+        made = Claim(self._ask, self._need, self._tenants, self._entitled)
+        made._released = dict(self._released)
+        return made
+
+    def allows(self, holder: HolderView) -> bool:
+        """True when ``holder`` may go beside the others."""
+        lower = holder.priority < self._ask.priority
+        if holder.tenant_id == self._ask.tenant_id:
+            return lower
+        tenant = self._tenants.get(holder.tenant_id)
+        released = self._with(holder)
+        if tenant is None or not tenant.borrowed(*released):
+            return False
+        if lower or holder.priority > self._ask.priority:
+            return lower
+        return self._entitled or self._borrows_less(tenant, released[0])
+
+    def goes(self, holder: HolderView) -> None:
+        """Count ``holder`` among those that go."""
+        self._released[holder.tenant_id] = self._with(holder)
+
+    def _with(self, holder: HolderView) -> tuple[int, int]:
+        """Bytes and thousandths of a GPU that its tenant would have released then."""
+        size, millis = self._released.get(holder.tenant_id, (0, 0))
+        return size + holder.memory_bytes, millis + holder.gpu_millis
+
+    def _borrows_less(self, tenant: TenantView, released: int) -> bool:
+        """Once all is done the one that asks is no further above its guarantee: it cannot be taken back likewise."""
+        if self._asking is None or tenant.guaranteed_bytes == UNLIMITED or not self._asking.weight:
+            return False
+        return self._asking.over_share(self._need.total_bytes) <= tenant.over_share(-released)
+
+
+def claim_of(board: Board, ask: Ask, need: Need, tenants: Tenants) -> Claim:
+    """The claim of ``ask`` for one of its needs. It is entitled where its tenant stays within its guarantee, at the
+    least that ``need`` counts of GPUs."""
+    asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+    if asking is None:
+        return Claim(ask, need, tenants, entitled=False)
+    ranks = need.devices * need.stages
+    costs = [charge(need, device) for each in board.bins for device in each.devices if device.kind == need.kind]
+    entitled = asking.within_guarantee(need.total_bytes, min(costs, default=0) * ranks)
+    return Claim(ask, need, tenants, entitled)

@@ -1,0 +1,77 @@
+"""The replicas that have places, while a plan is made (pure): by node, and who of them goes already."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from fleet.states import NodeState
+from scheduling.answers import HolderLine
+from scheduling.board import Board
+from scheduling.snapshot import HolderView
+
+Lines = dict[uuid.UUID, tuple[HolderLine, ...]]
+
+
+class Holders:
+    """Read once: a plan asks for them at every refusal."""
+
+    def __init__(self, board: Board, holders: Sequence[HolderView]) -> None:
+        self._all = holders
+        self._staying: dict[int, list[HolderView]] = {}
+        self._leaving: dict[int, list[HolderView]] = {}
+        self._going: set[uuid.UUID] = set()
+        self._lines: dict[uuid.UUID, Lines] = {}
+        for holder in holders:
+            here = bins_of(board, holder)
+            if holder.leaving:
+                into = self._leaving
+            elif holder.endable and not any(board.bins[at].node.state == NodeState.LOST.value for at in here):
+                into = self._staying
+            else:  # of one with a part on a lost node nothing is free for certain before that node reports
+                continue
+            for at in here:
+                into.setdefault(at, []).append(holder)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def staying(self) -> dict[int, list[HolderView]]:
+        """By node, those that may be asked to go."""
+        return self._besides_going(self._staying)
+
+    def leaving(self) -> dict[int, list[HolderView]]:
+        """By node, those that end anyway, and whose room nobody waits for yet."""
+        return self._besides_going(self._leaving)
+
+    def _besides_going(self, by_bin: dict[int, list[HolderView]]) -> dict[int, list[HolderView]]:
+        if not self._going:
+            return by_bin
+        found = {}
+        for at, holders in by_bin.items():
+            if here := [holder for holder in holders if holder.replica_id not in self._going]:
+                found[at] = here
+        return found
+
+    def go(self, holders: Iterable[HolderView]) -> None:
+        """These make room for somebody."""
+        self._going.update(holder.replica_id for holder in holders)
+
+    def lines_of(self, tenant_id: uuid.UUID | None) -> Lines:
+        """What a tenant itself holds, by device: nobody is told of others' replicas."""
+        if tenant_id is None:
+            return {}
+        found = self._lines.get(tenant_id)
+        if found is None:
+            lines: dict[uuid.UUID, list[HolderLine]] = {}
+            for holder in self._all:
+                if holder.tenant_id == tenant_id:
+                    for holding in holder.holdings:
+                        line = HolderLine(holder.label, holding.memory_bytes)
+                        lines.setdefault(holding.device_id, []).append(line)
+            found = self._lines[tenant_id] = {device_id: tuple(each) for device_id, each in lines.items()}
+        return found
+
+
+def bins_of(board: Board, holder: HolderView) -> frozenset[int]:
+    """The nodes of the board that ``holder`` has something of."""
+    known = board.device_position
+    return frozenset(known[each.device_id][0] for each in holder.holdings if each.device_id in known)
