@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from django.utils.functional import Promise
+from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
 
 from kernel import errors
@@ -115,7 +116,63 @@ _TEXTS: Final[dict[str, str | Promise]] = {
     "too_many_unfinished_versions": _("Too many versions are unfinished. Finish or delete one first."),
     "too_many_aliases": _("The model has as many aliases as it may. Remove one first."),
     "storage_full": _("The platform’s storage is full. Ask a platform admin."),
+    "address_not_allowed": _("This key may not be used from your address."),
+    "checksum_mismatch": _("A part arrived damaged. It is sent again."),
+    "checksum_unsupported": _("This kind of checksum is not known here. Use SHA-1 or SHA-256."),
+    "digest_mismatch": _("The file that arrived is not the one that was announced. Choose it again."),
+    "file_complete": _("This file has arrived completely already."),
+    "idempotency_in_progress": _("The same request is still at work. Ask again in a moment."),
+    "idempotency_key_reused": _("This Idempotency-Key was used for another request. Choose a new one."),
+    "invalid_api_key": _("This API key is not known, or is revoked or expired."),
+    "invalid_token": _("This token is not known, or has ended. Sign in again."),
+    "offset_mismatch": _("Another part was expected here. The upload goes on at the right place."),
+    "reauthentication_required": _("Confirm first that it is you."),
+    "scope_missing": _("The scopes of this key do not allow this."),
+    "second_factor_missing": _("The platform wants a second factor. Set up an authenticator app first."),
+    "second_factor_needed": _("Enter the code of your authenticator app as well."),
+    "token_not_found": _("There is no such token."),
+    "too_many_groups": _("There are as many quota groups as there may be. Delete one first."),
+    "too_many_requests": _("Too many requests at once. Wait a moment."),
+    "tus_version": _("This upload protocol is not spoken here. Use tus 1.0.0."),
+    "unauthenticated": _("Sign in first."),
+    "unknown_user": _("Nobody has an account with this address. Invite them instead."),
+    "unsupported_media_type": _("The body of this request is of a kind that is not taken here."),
+    "upload_complete": _("This upload is complete already."),
+    "upload_gone": _("This upload was aborted or has expired. Begin it again."),
+    "upload_locked": _("Another window is sending this file. Close it, or wait."),
+    "version_closed": _("This version takes no more files. Upload a new version."),
+    "wrong_credentials": _("The address or the password is wrong."),
     "busy": _("Too much changed at once. Try again."),
+}
+# Codes under which a room says which name, number or limit it is about: in another language our sentence stands before
+# the room's, so that nothing it says is lost.
+_BEGINNINGS: Final[dict[str, str | Promise]] = {
+    "capacity_gone": _("The room was taken in the meantime."),
+    "conflict": _("The state has changed in the meantime."),
+    "device_elsewhere": _("This device belongs to another node."),
+    "endpoint_in_use": _("The endpoint is still used."),
+    "file_refused": _("This file is not taken."),
+    "files_missing": _("Files are missing."),
+    "forbidden": _("You may not do this."),
+    "gone": _("This is over."),
+    "in_use": _("This is still used."),
+    "internal_error": _("Something went wrong here."),
+    "invalid_alias": _("This is no name for an alias."),
+    "invalid_config": _("The serving config cannot be used."),
+    "invalid_input": _("Something in the input is wrong."),
+    "invalid_name": _("This name cannot be used."),
+    "layout_impossible": _("The GPU cannot be cut like this."),
+    "layout_in_use": _("Somebody holds a part of this GPU."),
+    "need_unknown": _("What a replica needs is not known yet."),
+    "node_holds_replicas": _("The node still holds replicas. Drain it first."),
+    "not_found": _("This does not exist here."),
+    "precondition_failed": _("Somebody changed this in the meantime. Load it again."),
+    "quota_exceeded": _("The tenant’s quota does not suffice."),
+    "too_large": _("This is larger than what is taken."),
+    "unavailable": _("This does not answer at the moment."),
+    "unprocessable": _("This cannot be done as asked."),
+    "version_not_ready": _("The version is not ready."),
+    "weak_password": _("This password is too weak."),
 }
 
 
@@ -129,4 +186,9 @@ def describe(exc: errors.PlatformError) -> Said:
             if role == "platform_admin"
             else _("This needs the role %(role)s or above. Ask an owner of the tenant.") % {"role": role}
         )
-    return Said(title, str(known) if known else exc.detail, known is None)
+    if known:
+        return Said(title, str(known), False)
+    beginning = _BEGINNINGS.get(exc.code)
+    if beginning is None or (get_language() or "en").startswith("en"):
+        return Said(title, exc.detail, True)
+    return Said(title, f"{beginning} {exc.detail}".strip(), False)

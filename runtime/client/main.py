@@ -23,6 +23,7 @@ from runtime.client.commands import (
     members,
     models,
     nodes,
+    people,
     rollouts,
     usage,
 )
@@ -72,7 +73,7 @@ def options(
 
 for module in (
     account, models, deployments, endpoints, rollouts, experiments, inference, keys, members, usage, limits, nodes,
-    layouts,
+    layouts, people,
 ):  # fmt: skip
     module.register(app)
 

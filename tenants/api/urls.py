@@ -1,6 +1,6 @@
 from django.urls import path
 
-from tenants.api import keys, membership, views
+from tenants.api import keys, membership, people, views
 
 urlpatterns = [
     path("login", views.Login.as_view(), name="api-login"),
@@ -10,6 +10,10 @@ urlpatterns = [
     path("tenants/<slug:tenant>", views.TenantDetail.as_view(), name="api-tenant"),
     path("admin/tenants/<slug:tenant>/suspend", views.TenantSuspend.as_view(), name="api-tenant-suspend"),
     path("admin/tenants/<slug:tenant>/resume", views.TenantResume.as_view(), name="api-tenant-resume"),
+    path("admin/people", people.People.as_view(), name="api-people"),
+    path("admin/people/<uuid:user_id>", people.PersonDetail.as_view(), name="api-person"),
+    path("admin/people/<uuid:user_id>/switch-off", people.PersonSwitchOff.as_view(), name="api-person-switch-off"),
+    path("admin/people/<uuid:user_id>/switch-on", people.PersonSwitchOn.as_view(), name="api-person-switch-on"),
     path("tenants/<slug:tenant>/members", views.Members.as_view(), name="api-members"),
     path("tenants/<slug:tenant>/members/<uuid:member_id>", views.MemberDetail.as_view(), name="api-member"),
     path("invitations/accept", membership.InvitationAccept.as_view(), name="api-invitation-accept"),

@@ -72,6 +72,7 @@ def make_world(slug: str = "") -> tuple[Tenant, dict[str, Any]]:
         "deployment_id": deployment.id,
         "replica_id": replica.id,
         "member_id": member.id,
+        "user_id": member.user_id,
         "key_id": key.id,
         "account_id": account.id,
         "invitation_id": invitation.id,

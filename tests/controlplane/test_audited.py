@@ -15,7 +15,7 @@ from fleet.models import Node
 from kernel import scope
 from ledger.models import AuditEvent
 from tenants import invitations, services
-from tenants.models import Tenant
+from tenants.models import Tenant, User
 from tenants.roles import Role
 from tests.build.controlplane import actor_for, client_for, make_user, owner_of
 from tests.build.world import make_world
@@ -69,6 +69,8 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("deployment", "delete"): {},
     ("deployment-stop", "post"): {},
     ("gateway-remove", "post"): REASON,
+    ("api-person-switch-off", "post"): {},
+    ("api-person-switch-on", "post"): {},
 }
 CHANGES_NOTHING = {"fit", "rollout-preview", "api-quota-preview", "layout-proposals"}
 # What these need first (a state, files, a MIG device, a price) is built where they are tested; their services are the
@@ -80,7 +82,7 @@ NEED_MORE = {
     "experiments", "experiment-end", "api-device-prices", "api-price-to-come", "api-prices", "api-price",
     "api-invitation-resend",
 }  # fmt: skip
-OF_ADMINS = ("api-tenant-", "api-tenants", "node-", "device-", "api-quota", "gateway-")
+OF_ADMINS = ("api-tenant-", "api-tenants", "node-", "device-", "api-quota", "gateway-", "api-person")
 ALSO_NEED_MORE = {("endpoint", "delete"), ("api-quota-group", "delete")}
 
 
@@ -148,6 +150,8 @@ def _call(
     if name == "api-service-account-enable":
         base = f"/api/v1/tenants/{tenant.slug}/service-accounts"
         client_for(owner_of(tenant)).post(f"{base}/{values['account_id']}/disable")
+    if name == "api-person-switch-on":
+        User.objects.filter(id=values["user_id"]).update(is_active=False)
     if name in ("node-cordon", "node-drain"):
         Node.objects.update(state="ready")
     url = "/" + CONVERTER.sub(lambda match: str({"tenant": tenant.slug, **values}[match[1]]), path)
