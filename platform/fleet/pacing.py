@@ -14,11 +14,13 @@ from typing import Final
 from django.conf import settings
 
 from fleet.models import Node
-from fleet.states import WATCHED
+from fleet.states import WATCHED, NodeState
 from kernel import clock
 
 #: This many reports in a row may be lost before a node counts as lost.
 MISSES: Final = 5
+#: Those that have joined and not reported yet are about to.
+REPORTING: Final = (*WATCHED, NodeState.JOINING)
 COUNT_EVERY: Final = datetime.timedelta(seconds=10)
 
 
@@ -48,12 +50,17 @@ class _Counted:
         self._at: datetime.datetime | None = None
         self._nodes = 0
 
+    @property
+    def known(self) -> int:
+        """The last count, however old."""
+        return self._nodes
+
     def nodes(self) -> int:
         now = clock.now()
         with self._lock:
             if self._at is not None and self._at <= now < self._at + COUNT_EVERY:
                 return self._nodes
-        counted = Node.objects.filter(state__in=WATCHED).count()
+        counted = Node.objects.filter(state__in=REPORTING).count()
         with self._lock:
             self._at, self._nodes = now, counted
         return counted
@@ -65,3 +72,8 @@ _counted: Final = _Counted()
 def current() -> Pace:
     """The pace of this fleet."""
     return pace(_counted.nodes())
+
+
+def last() -> Pace:
+    """What :func:`current` was when this process last looked; asks nobody."""
+    return pace(_counted.known)

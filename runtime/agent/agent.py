@@ -187,7 +187,7 @@ class Agent:
                 await self._p.clock.sleep(retrying.pause())
             except LinkError as exc:
                 log.warning("report_failed", error=str(exc))
-                await self._p.clock.sleep(retrying.pause())
+                await self._p.clock.sleep(retrying.pause(exc.retry_after))
             else:
                 retrying.succeeded()
                 interval = min(max(reply.interval_seconds, INTERVAL_BOUNDS[0]), INTERVAL_BOUNDS[1])

@@ -45,11 +45,17 @@ class Fault(AgentError):
 
 
 class LinkError(AgentError):
-    """A call to the control plane did not succeed."""
+    """A call to the control plane did not succeed. ``retry_after``: seconds that it asks to be left alone."""
+
+    retry_after: float = 0.0
 
 
 class Unreachable(LinkError):
     """No usable answer; engines go on and the call is repeated with growing pauses."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Refused(LinkError):

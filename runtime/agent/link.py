@@ -25,6 +25,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 CALL_SECONDS: Final = 15.0
 PIECE_SECONDS: Final = 60.0  # between two pieces of an artifact
 HINT_HEARTBEAT: Final = 20.0
+LONGEST_PAUSE: Final = 60.0
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
@@ -39,11 +40,14 @@ class Retrying:
         self._jitter = jitter
         self._failures = 0
 
-    def pause(self) -> float:
-        """Seconds to wait after one more failure: between half and all of a doubling, bounded time."""
+    def pause(self, at_least: float = 0.0) -> float:
+        """Seconds to wait after one more failure: between half and all of a doubling, bounded time.
+
+        ``at_least`` is what the other side asked for; it is believed up to :data:`LONGEST_PAUSE`.
+        """
         span = min(self._limit, self._first * float(2 ** min(self._failures, 20)))
         self._failures += 1
-        return span * (0.5 + 0.5 * self._jitter())
+        return max(span * (0.5 + 0.5 * self._jitter()), min(at_least, LONGEST_PAUSE))
 
     def succeeded(self) -> None:
         """Start over from the shortest pause."""
@@ -172,7 +176,7 @@ class ControlPlane:
         except _LOST as exc:
             raise Unreachable(_text(exc)) from exc
         if response.status != 200 and response.status != 201:
-            raise _refusal(response.status, answer)
+            raise _refusal(response.status, answer, response.headers.get("retry-after", ""))
         try:
             return codec.decode(answer, kind)
         except MalformedMessage as exc:
@@ -199,10 +203,11 @@ def _start_of(response: aiohttp.ClientResponse) -> int:
     return int(match.group(1))
 
 
-def _refusal(status: int, body: bytes) -> Refused | Unreachable:
+def _refusal(status: int, body: bytes, retry_after: str = "") -> Refused | Unreachable:
     """A 4xx of our own API is a refusal; all else is a control plane that is not itself now."""
     if status < 400 or status >= 500 or status in {408, 429}:
-        return Unreachable(f"the control plane answers {status}")
+        asked = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
+        return Unreachable(f"the control plane answers {status}", retry_after=asked)
     try:
         error = codec.decode(body, ErrorBody)
     except MalformedMessage:

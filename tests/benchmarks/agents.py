@@ -9,6 +9,7 @@ admin and a tenant read lists over REST. Prints a table, and one JSON object as 
 
 import argparse
 import asyncio
+import collections
 import dataclasses
 import json
 import multiprocessing
@@ -64,6 +65,7 @@ class Tally:
     late: int = 0
     failed: int = 0
     reads: int = 0
+    refusals: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def main() -> None:
@@ -124,6 +126,7 @@ def _measure(stack: platform.Stack, options: argparse.Namespace) -> dict[str, An
         "heartbeat_p99_ms": _quantile(beats, 0.99),
         "heartbeats_failed": sum(tally.failed for tally in tallies),
         "heartbeats_late": sum(tally.late for tally in tallies),
+        "refusals": dict(sum((collections.Counter(tally.refusals) for tally in tallies), collections.Counter())),
         "rest_failed": rest_failed,
         "assignment_reads": sum(tally.reads for tally in tallies),
         **{f"rest_{name}_p99_ms": _quantile(times, 0.99) for name, times in rest.items()},
@@ -211,9 +214,11 @@ class Node:
                     self._applied, self._runs = table.generation, [_running(one) for one in table.replicas]
                     tally.reads += counting.is_set()
                 self._interval = self._fixed or reply.interval_seconds
-            except LinkError:
+            except LinkError as exc:
                 tally.failed += counting.is_set()
-                pause = retrying.pause()
+                if counting.is_set():
+                    tally.refusals[str(exc)] = tally.refusals.get(str(exc), 0) + 1
+                pause = retrying.pause(exc.retry_after)
             passed = time.perf_counter() - began
             if counting.is_set():
                 tally.heartbeats.append(passed)

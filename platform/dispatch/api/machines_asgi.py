@@ -7,6 +7,8 @@ each and call the same views. Everything else that machines ask for is rare and 
 
 import asyncio
 import io
+import math
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +21,12 @@ from django.http import HttpResponseBase
 
 from dispatch.api import internal
 from dispatch.api.wire import failure
+from fleet import pacing
 
 #: Threads, and connections to the database, per web process. More than one, since a report waits for the database and
 #: for the locks of its node's rows; few, since they share one interpreter with the people's requests.
 THREADS: Final = 3
-#: Calls at a time, read or waiting for a thread.
+#: Calls at a time, waiting for a thread.
 MAX_CALLS: Final = 2048
 #: A call that has waited longer for a thread is refused unseen: agents give a call up after fifteen seconds, and work
 #: for those who have given up would keep all others waiting, too. Refused ones pause and report again.
@@ -38,7 +41,33 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="machines")
-_calls: Final = asyncio.Semaphore(MAX_CALLS)
+
+
+class Load:
+    """How busy the threads are. Written by the loop (``calls``) and by the threads; a lost update does no harm."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._seconds = 0.0
+
+    def served(self, seconds: float) -> None:
+        """A call took ``seconds`` of a thread."""
+        self._seconds += (seconds - self._seconds) / 16
+
+    def full(self) -> bool:
+        """True when one more would wait longer than it may: it is refused at once, which costs next to nothing."""
+        ahead = self.calls - THREADS
+        return self.calls >= MAX_CALLS or (ahead > 0 and ahead * self._seconds / THREADS > PATIENCE_SECONDS)
+
+    def retry_after(self) -> int:
+        """Seconds after which a refused node should report: about its interval later, spread.
+
+        All that were refused would otherwise return in the same moment, and again. A lease lasts five intervals.
+        """
+        return math.ceil(pacing.last().interval_seconds * (0.5 + random.random()))  # noqa: S311  (spread, not a secret)
+
+
+_load: Final = Load()
 
 
 def matches(scope: Scope) -> bool:
@@ -48,15 +77,18 @@ def matches(scope: Scope) -> bool:
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one call; the body is bounded by who calls this."""
-    if _calls.locked():
+    body = await _body(receive)
+    if body is None:
+        return
+    if _load.full():
         await _send(send, _busy())
         return
-    async with _calls:
-        body = await _body(receive)
-        if body is None:
-            return
+    _load.calls += 1
+    try:
         answer = await asyncio.get_running_loop().run_in_executor(_threads, _call, scope, body, time.monotonic())
-        await _send(send, answer)
+    finally:
+        _load.calls -= 1
+    await _send(send, answer)
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -72,7 +104,9 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _busy() -> HttpResponseBase:
-    return failure(503, "Too many machines report at once; report again after a pause.")
+    answer = failure(503, "Too many machines report at once; report again after a pause.")
+    answer["Retry-After"] = str(_load.retry_after())
+    return answer
 
 
 def _call(scope: Scope, body: bytes, came: float) -> HttpResponseBase:
@@ -81,7 +115,8 @@ def _call(scope: Scope, body: bytes, came: float) -> HttpResponseBase:
     A kept connection may have died with its server since. Both calls may be made twice, so the view is called again
     with a new one, and the agent notices nothing.
     """
-    if time.monotonic() - came > PATIENCE_SECONDS:
+    began = time.monotonic()
+    if began - came > PATIENCE_SECONDS:
         return _busy()
     kept = connection.connection is not None
     answer = _view(scope, body)
@@ -92,6 +127,8 @@ def _call(scope: Scope, body: bytes, came: float) -> HttpResponseBase:
             answer = _view(scope, body)
             if connection.errors_occurred:
                 connection.close()
+    if answer.status_code == 200:
+        _load.served(time.monotonic() - began)
     return answer
 
 

@@ -9,6 +9,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 
 from controlplane import asgi
 from dispatch.api import machines_asgi
+from fleet import pacing
 from fleet.models import Node
 from runtime.wire import codec
 from runtime.wire.reports import ReportReply
@@ -112,3 +113,19 @@ def test_a_call_that_has_waited_too_long_is_refused_unseen(agent, monkeypatch):
     assert status == 503
     assert b"report again after a pause" in body
     assert Node.objects.get().state == "joining"
+
+
+def test_a_call_that_would_wait_too_long_is_refused_at_once_and_told_when_to_come_back(agent, monkeypatch):
+    assert report(agent)[0] == 200
+    load = machines_asgi.Load()
+    monkeypatch.setattr(machines_asgi, "_load", load)
+    for _ in range(100):
+        load.served(1.0)
+    load.calls = machines_asgi.THREADS + 30  # ten seconds of work for each thread stand before it
+    before = Node.objects.get().sequence
+    status, headers, _body = report(agent)
+    assert status == 503
+    assert 1 <= int(headers[b"retry-after"]) <= 1.5 * pacing.last().interval_seconds + 1
+    assert Node.objects.get().sequence == before
+    load.calls = 0
+    assert report(agent)[0] == 200

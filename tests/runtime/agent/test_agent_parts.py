@@ -4,6 +4,8 @@ import aiohttp
 import msgspec
 import pytest
 from agent_rig import CREDENTIAL, TOKEN, mode
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from runtime.agent import enginelog, files, identity, launch, settings
 from runtime.agent.desired import DesiredKeeper
@@ -265,6 +267,20 @@ def test_pauses_grow_with_jitter_and_start_over():
     assert [high.pause() for _ in range(5)] == [1, 2, 4, 8, 8]
     high.succeeded()
     assert high.pause() == 1
+    assert high.pause(at_least=30) == 30
+    assert high.pause(at_least=3600) == 60, "no answer silences a node for longer"
+
+
+async def test_a_refusal_says_when_to_come_back():
+    async def busy(_request):
+        return web.json_response({}, status=503, headers={"Retry-After": "17"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", busy)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        with pytest.raises(Unreachable) as refused:
+            await Link(session, str(server.make_url("")).rstrip("/")).assignments()
+    assert refused.value.retry_after == 17
 
 
 async def test_a_credential_is_given_up_only_for_a_new_token(link, control, tmp_path, rig):
