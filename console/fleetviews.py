@@ -5,11 +5,16 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.db import models
+from django.db.models import Q
+
 from console.presenters import hbm
 from fleet import selectors as fleet
 from fleet.holders import Holder
+from fleet.models import Device, Partition
 from kernel import scope
 from serving.models import Replica
+from serving.states import ReplicaState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +55,24 @@ def memory_of(device: Any, ledgers: Mapping[uuid.UUID, Any]) -> hbm.Memory:
     known = [hbm.of_ledger(ledgers.get(part.replica_id)) for part in device.partitions.all()]
     sums = {name: sum(getattr(memory, name) for memory in known if memory) for name in hbm.SEGMENTS}
     return hbm.Memory(total=device.memory_bytes, **sums)
+
+
+def wanted(*, q: str = "", state: str = "", product: str = "", node: str = "") -> "models.QuerySet[Device]":
+    """Devices as ``fleet.selectors.devices``, filtered; ``q`` is found in UUID, product, node, tenant and endpoint.
+
+    One query for the holders when there is a ``q``; "" leaves a filter out.
+    """
+    found = fleet.devices()
+    exact = {"state": state, "product": product, "node__name": node}
+    found = found.filter(**{name: value for name, value in exact.items() if value})
+    if not q:
+        return found
+    with scope.all_tenants():
+        held = Q(tenant__slug__icontains=q) | Q(deployment__endpoint__name__icontains=q)
+        holders = list(Replica.objects.exclude(state=ReplicaState.STOPPED).filter(held).values_list("id", flat=True))
+    held_parts = Partition.objects.filter(replica_id__in=holders).values("device")
+    named = Q(uuid__icontains=q) | Q(product__icontains=q) | Q(node__name__icontains=q)
+    return found.filter(named | Q(id__in=held_parts))
 
 
 def views(devices: Iterable[Any]) -> list[DeviceView]:

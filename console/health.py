@@ -7,6 +7,7 @@ from typing import Final
 import redis
 from django.conf import settings
 from django.db import DatabaseError, connection
+from django.utils.translation import gettext as _
 
 from fleet import selectors as fleet
 from fleet.models import LoopRun
@@ -87,6 +88,30 @@ def loops() -> list[Loop]:
     """Loops that have run, by name."""
     now = clock.now()
     return [Loop(run.name, run.at, now - run.at > STALE_AFTER) for run in LoopRun.objects.order_by("name")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """A condition of the fleet: ``glyph`` is a state of the kind "condition"; ``message`` is in the fleet's words."""
+
+    glyph: str
+    word: str
+    reason: str
+    message: str
+
+
+def conditions() -> list[Said]:
+    """What is to be said about the fleet: icon, word, sentence. A reason means that somebody has to look."""
+    words = {
+        ("MassSilence", True): _("Many nodes are silent at once"),
+        ("MassSilence", False): _("No mass silence"),
+        ("NodesAnswering", True): _("Nodes answer"),
+        ("NodesAnswering", False): _("Not all nodes answer"),
+    }
+    return [
+        Said("false" if one.reason else "true", words.get((one.type, one.status), one.type), one.reason, one.message)
+        for one in fleet.conditions()
+    ]
 
 
 def outbox() -> Outbox:

@@ -68,6 +68,7 @@ PLATFORM: Final[tuple[Group, ...]] = (
             Link("gpus", "platform-devices", "gpu", _("GPU map"), "devices"),
             Link("layouts", "platform-layouts", "vessel", _("MIG layouts")),
             Link("nodes", "platform-nodes", "nodes", _("Nodes"), "nodes"),
+            Link("quotas", "platform-quotas", "quota", _("Quotas and limits")),
         ),
     ),
     (
@@ -80,6 +81,7 @@ PLATFORM: Final[tuple[Group, ...]] = (
     (
         _("Operate"),
         (
+            Link("faults", "platform-faults", "pulse", _("Faults"), "faults"),
             Link("audit", "platform-audit", "audit", _("Audit log")),
             Link("system", "platform-system", "system", _("System health")),
         ),

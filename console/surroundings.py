@@ -10,6 +10,7 @@ from console import fleetviews, queries
 from console.presenters import hbm
 from console.web import Here
 from fleet import selectors as fleet
+from fleet.states import DeviceState
 from rollouts import selectors as rollouts
 from serving import selectors as serving
 from tenants import selectors as tenants
@@ -57,6 +58,11 @@ def of_platform() -> Around:
     devices = list(fleet.devices())
     ledgers = fleetviews.ledgers_of(devices)
     memories = [fleetviews.memory_of(device, ledgers) for device in devices]
-    counts = {"devices": len(devices), "nodes": fleet.fleet_counts()["nodes"], "tenants": Tenant.objects.count()}
+    counts = {
+        "devices": len(devices),
+        "nodes": fleet.fleet_counts()["nodes"],
+        "tenants": Tenant.objects.count(),
+        "faults": sum(1 for device in devices if device.state != DeviceState.HEALTHY),
+    }
     above = sum(1 for memory in memories if memory.mood)
     return Around(counts, hbm.together(memories), len(ledgers), above)

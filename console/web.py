@@ -6,6 +6,7 @@ and turn every ``PlatformError`` into a page (or, for a request of htmx, into a 
 
 import dataclasses
 import functools
+import json
 import zoneinfo
 from collections.abc import Callable
 from typing import Any, cast, overload
@@ -28,6 +29,7 @@ from tenants.models import Tenant
 from tenants.roles import Permission
 
 TIME_ZONE_COOKIE = "millpond_tz"
+UNDO_TAG = "undo:"
 
 
 class ConsoleRequest(HttpRequest):
@@ -209,10 +211,27 @@ def problem(request: HttpRequest, exc: errors.PlatformError) -> HttpResponse:
     return render(request, "console/pages/problem.html", context, status=exc.status)
 
 
-def done(request: HttpRequest, text: str, to: str) -> HttpResponse:
-    """After a change: a toast on the page ``to``."""
-    messages.success(request, text)
+@dataclasses.dataclass(frozen=True)
+class Undo:
+    """What takes a change back: a POST to one of our own addresses, checked and audited like any other."""
+
+    to: str
+    fields: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def done(request: HttpRequest, text: str, to: str, undo: Undo | None = None) -> HttpResponse:
+    """After a change: a toast on the page ``to``, with a button that takes it back where ``undo`` says how."""
+    # Messages keep text and tags; their store signs both, so the address is ours when it comes back.
+    tags = UNDO_TAG + json.dumps(dataclasses.asdict(undo)) if undo else ""
+    messages.success(request, text, extra_tags=tags)
     return HttpResponseClientRedirect(to) if is_htmx(request) else HttpResponseRedirect(to)
+
+
+def came_from(request: HttpRequest, *pages: str) -> str:
+    """The address the visitor's dialog was opened on when its path is one of ``pages``; else the first of them."""
+    details = getattr(request, "htmx", None)
+    here = (details.current_url_abs_path or "") if details else ""
+    return here if here.split("?")[0] in pages[1:] else pages[0]
 
 
 def refused(request: HttpRequest, exc: errors.PlatformError, to: str) -> HttpResponse:

@@ -1,6 +1,7 @@
 """Parts of the deployment page, from rows and points to what templates draw."""
 
 import datetime
+import itertools
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,6 +155,32 @@ def charts_of(points: Mapping[uuid.UUID, Sequence[Any]]) -> list[tuple[datetime.
     return sorted(by_time.items())
 
 
+def request_rate(points: Mapping[uuid.UUID, Sequence[Any]]) -> list[Point]:
+    """Requests per second over time, of all replicas together; an engine that began anew counts from zero."""
+    rates: dict[datetime.datetime, float] = {}
+    for series in points.values():
+        for before, after in itertools.pairwise(series):
+            seconds = (after.at - before.at).total_seconds()
+            done = after.requests_total - before.requests_total
+            if seconds > 0:
+                done = after.requests_total if done < 0 else done
+                rates[after.at] = rates.get(after.at, 0.0) + done / seconds
+    return [(at, rate) for at, rate in sorted(rates.items())]
+
+
+def level_chart(points: Mapping[uuid.UUID, Sequence[Any]]) -> Chart:
+    """The HBM level over time: the mean of the replicas and the highest, beside the high watermark."""
+    moments = charts_of(points)
+    mean: list[Point] = []
+    highest: list[Point] = []
+    for at, found in moments:
+        known = [point.level * 100 for point in found if point.level is not None]
+        mean.append((at, sum(known) / len(known) if known else None))
+        highest.append((at, max(known) if known else None))
+    lines = [("soft", _("mean"), mean), ("main", _("highest"), highest)]
+    return line_chart(_("HBM level"), "%", lines, limit=hbm.HIGH * 100)
+
+
 def charts(points: Mapping[uuid.UUID, Sequence[Any]], slo: Mapping[str, Any]) -> list[Chart]:
     """Tokens, TTFT, ITL and level over time: sums of load, the worst of latencies."""
     moments = charts_of(points)
@@ -161,26 +188,18 @@ def charts(points: Mapping[uuid.UUID, Sequence[Any]], slo: Mapping[str, Any]) ->
     def total(name: str) -> list[Point]:
         return [(at, float(sum(getattr(point, name) for point in found))) for at, found in moments]
 
-    def worst(name: str, scale: float = 1.0) -> list[Point]:
+    def worst(name: str) -> list[Point]:
         line: list[Point] = []
         for at, found in moments:
-            known = [value * scale for point in found if (value := getattr(point, name)) is not None]
+            known = [value for point in found if (value := getattr(point, name)) is not None]
             line.append((at, max(known) if known else None))
-        return line
-
-    def mean(name: str, scale: float = 1.0) -> list[Point]:
-        line: list[Point] = []
-        for at, found in moments:
-            known = [value * scale for point in found if (value := getattr(point, name)) is not None]
-            line.append((at, sum(known) / len(known) if known else None))
         return line
 
     ttft = [("soft", "p50", worst("ttft_p50_ms")), ("main", "p95", worst("ttft_p95_ms"))]
     itl = [("soft", "p50", worst("itl_p50_ms")), ("main", "p95", worst("itl_p95_ms"))]
-    level = [("soft", _("mean"), mean("level", 100)), ("main", _("highest"), worst("level", 100))]
     return [
         line_chart(_("Output tokens"), "/s", [("main", _("tokens"), total("tokens_per_second"))], filled=True),
         line_chart("TTFT", "ms", ttft, limit=slo.get("ttft_p95_ms")),
         line_chart("ITL", "ms", itl, limit=slo.get("itl_p95_ms")),
-        line_chart(_("HBM level"), "%", level, limit=hbm.HIGH * 100),
+        level_chart(points),
     ]

@@ -15,13 +15,14 @@ from console import keyset, queries
 from console.pages import deployment_parts as parts
 from console.presenters import audit, comparison, deployments, samples
 from console.presenters import rollouts as rollout_words
-from console.web import Here, done, refused, tenant_page
+from console.web import Here, Undo, done, refused, tenant_page
 from fleet import gateways, policy
 from kernel import errors
 from kernel.isolation import strictest
 from rollouts import selectors as rollouts
 from serving import access, events, selectors, services
 from serving.models import Deployment, Priority
+from serving.states import DeploymentState
 from telemetry import series
 from tenants.roles import Permission
 
@@ -170,7 +171,14 @@ def scale(request: HttpRequest, here: Here, deployment_id: uuid.UUID) -> HttpRes
     except errors.PlatformError as exc:
         return refused(request, exc, _page(here, deployment_id))
     text = _("%(name)s wants %(count)s replicas now.") % {"name": found.endpoint.name, "count": texts["replicas"]}
-    return done(request, text, _page(here, deployment_id))
+    return done(request, text, _page(here, deployment_id), _scaled_back(request, found, texts))
+
+
+def _scaled_back(request: HttpRequest, before: Deployment, texts: dict[str, str]) -> Undo | None:
+    was = {"replicas": str(before.desired_replicas), "weight": str(before.weight), "priority": before.priority}
+    now = {name: str(int(text)) for name, text in texts.items()}
+    now["priority"] = request.POST.get("priority") or before.priority
+    return Undo(request.path, was) if was != now else None
 
 
 def _verb(verb: Callable[..., Any], template: str, said: str) -> Any:
@@ -192,7 +200,11 @@ def _verb(verb: Callable[..., Any], template: str, said: str) -> Any:
             if is_deleted
             else _page(here, deployment_id)
         )
-        return done(request, _(said) % {"name": found.endpoint.name}, to)
+        undo = None
+        if verb is services.stop and found.state == DeploymentState.RUNNING:
+            kwargs = {"slug": here.tenant.slug, "deployment_id": deployment_id}
+            undo = Undo(reverse("console:deployment-start", kwargs=kwargs))
+        return done(request, _(said) % {"name": found.endpoint.name}, to, undo)
 
     return view
 

@@ -8,17 +8,18 @@ from django.db.models import F, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from catalog import selectors as catalog
 from console import queries
 from console.pages import deployment_parts as parts
-from console.presenters import audit, hbm, needs, samples
+from console.presenters import audit, charts, hbm, needs, samples
 from console.web import Here, tenant_page
 from kernel import clock
 from ledger import selectors as ledger
+from metering import held
 from metering import selectors as metering
-from metering.periods import GroupBy, whole_hours
+from metering.periods import GroupBy, HeldBy, whole_hours
 from quotas import selectors as quotas
 from quotas.amount import Kind
 from serving import selectors as serving
@@ -27,6 +28,9 @@ from tenants import selectors as tenants
 from tenants.roles import Permission
 
 RECENT = 6
+RANGES = (("1h", gettext_lazy("1 h")), ("24h", gettext_lazy("24 h")), ("7d", gettext_lazy("7 d")))
+HOURS = {"1h": 1, "24h": 24, "7d": 7 * 24}
+DEFAULT_RANGE = "24h"
 # Endpoints that need a look come first, those that rest last.
 _ORDER = ("failed", "degraded", "pending", "starting", "progressing", "ready", "stopping", "idle", "stopped", "none")
 MAX_LOOKED_AT = 20
@@ -48,7 +52,10 @@ _QUIET = {
 
 @tenant_page
 def index(request: HttpRequest, here: Here) -> HttpResponse:
-    """The page."""
+    """The page; ``?range=`` is the time that figures and charts cover."""
+    asked = request.GET.get("range", "")
+    asked = asked if asked in HOURS else DEFAULT_RANGE
+    hours = HOURS[asked]
     named = list(serving.endpoints_of(here.tenant))
     deployments = [one for endpoint in named for one in endpoint.deployments.all()]
     rows = [(one, serving.health_of(one)) for one in deployments]
@@ -65,7 +72,10 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
     granted = serving.granted_endpoints(here.tenant)
     context: dict[str, Any] = {
         "said": _sentence(endpoints, sum(1 for _one, _row, memory in levels if memory.mood)),
-        "figures": _figures(here, [row for _one, row in live]),
+        "figures": _figures(here, [row for _one, row in live], hours),
+        "ranges": RANGES,
+        "range": asked,
+        "range_word": dict(RANGES)[asked],
         "attention": attention[:MAX_NEEDS],
         "needs": len(attention),
         "endpoints": endpoints[:MAX_ENDPOINTS],
@@ -138,21 +148,26 @@ def _sentence(endpoints: list[dict[str, Any]], above: int) -> str:
     return text
 
 
-def _figures(here: Here, replicas: list[Any]) -> dict[str, Any]:
-    """The last 24 hours against the 24 before."""
+def _figures(here: Here, replicas: list[Any], hours: int) -> dict[str, Any]:
+    """The last ``hours`` against as many before."""
     now = clock.now()
-    day = datetime.timedelta(days=1)
-    start, end = whole_hours(now - day, now, group_by=GroupBy.HOUR, now=now)
-    today, before = metering.total_used(here.tenant, start, end), metering.total_used(here.tenant, start - day, start)
-    hours = {row.id: row.sums for row in metering.usage_by(here.tenant, GroupBy.HOUR, start, end)}
-    steps = [(start + datetime.timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%M:%SZ") for hour in range(24)]
-    by_hour = [hours.get(step, metering.Sums()) for step in steps]
+    length = datetime.timedelta(hours=hours)
+    start, end = whole_hours(now - length, now, group_by=GroupBy.HOUR, now=now)
+    today, before = (
+        metering.total_used(here.tenant, start, end),
+        metering.total_used(here.tenant, start - length, start),
+    )
+    by_time = {row.id: row.sums for row in metering.usage_by(here.tenant, GroupBy.HOUR, start, end)}
+    moments = [start + datetime.timedelta(hours=hour) for hour in range(int((end - start).total_seconds() // 3600))]
+    by_hour = [by_time.get(at.strftime("%Y-%m-%dT%H:%M:%SZ"), metering.Sums()) for at in moments]
     load = parts.sums(replicas)
-    points = series.series([row.id for row in replicas][: series.MAX_REPLICAS], 60)
+    minutes = 60 if hours == 1 else series.MAX_MINUTES
+    points = series.series([row.id for row in replicas][: series.MAX_REPLICAS], minutes)
     ttft = [
         max(known) if (known := [point.ttft_p95_ms for point in found if point.ttft_p95_ms is not None]) else None
         for _at, found in parts.charts_of(points)
     ]
+    devices = held.totals(held.held_by(here.tenant, HeldBy.DEVICE, start, end))
     return {
         "requests": today.requests,
         "requests_change": _change(today.requests, before.requests),
@@ -164,12 +179,24 @@ def _figures(here: Here, replicas: list[Any]) -> dict[str, Any]:
         "tokens_line": [sums.completion_tokens for sums in by_hour],
         "ttft": load["ttft_p95_ms"],
         "ttft_line": ttft,
-        "speed": load["tokens_per_second"],
+        "cost": today.cost + devices.cost,
+        "token_cost": today.cost,
+        "device_cost": devices.cost,
         "running": load["running"],
         "waiting": load["waiting"],
         "replicas": sum(1 for row in replicas if row.state in ("ready", "degraded", "asleep")),
         "wanted": serving.replicas_wanted(here.tenant),
+        "charts": [_requests(points, list(zip(moments, by_hour, strict=True)), hours), parts.level_chart(points)],
     }
+
+
+def _requests(points: Any, by_hour: list[tuple[datetime.datetime, metering.Sums]], hours: int) -> charts.Chart:
+    """Requests over time: as replicas count them within the hour, as the books have them over longer."""
+    if hours == 1:
+        line = parts.request_rate(points)
+        return charts.line_chart(_("Requests"), "/s", [("main", _("all endpoints"), line)], filled=True)
+    booked: list[charts.Point] = [(at, float(sums.requests)) for at, sums in by_hour]
+    return charts.line_chart(_("Requests"), _("per hour"), [("main", _("all endpoints"), booked)], filled=True)
 
 
 def _change(now: int, before: int) -> str:

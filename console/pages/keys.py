@@ -321,4 +321,5 @@ def _said(name: str, known: revocation.Acknowledgement) -> str:
     else:
         text = _("Key %(name)s is revoked. No gateway is running.") % values
     silent = _("Not heard of lately: %(silent)s.") % values if known.silent else ""
-    return f"{text} {silent}".strip()
+    final = _("A revoked key cannot be brought back.")
+    return " ".join(part for part in (text, silent, final) if part)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from catalog import access, selectors, services
 from console import queries
 from console.presenters import hbm, measured
-from console.web import Here, done, refused, tenant_page
+from console.web import Here, Undo, done, refused, tenant_page
 from kernel import errors
 from quotas.amount import Kind
 from tenants.roles import Permission
@@ -206,10 +206,25 @@ def set_alias(request: HttpRequest, here: Here, model: str) -> HttpResponse:
     name = request.POST.get("alias", "").strip()
     try:
         version = access.access_version(here.actor, here.tenant, found, request.POST.get("version", ""))
+        was = _meant_by(here, found, name)
         services.set_alias(actor=here.actor, tenant=here.tenant, model=found, name=name, version=version)
     except errors.PlatformError as exc:
         return refused(request, exc, back)
-    return done(request, _("%(alias)s means v%(number)s now.") % {"alias": name, "number": version.number}, back)
+    text = _("%(alias)s means v%(number)s now.") % {"alias": name, "number": version.number}
+    return done(request, text, back, _alias_back(here, found, name, was) if was != version.number else None)
+
+
+def _meant_by(here: Here, model: Any, name: str) -> int | None:
+    alias = selectors.aliases_of(here.tenant, model).filter(name=name).first()
+    return alias.version.number if alias else None
+
+
+def _alias_back(here: Here, model: Any, name: str, was: int | None) -> Undo:
+    """What makes an alias mean version ``was`` again; with ``None`` there was no such alias, and it goes."""
+    kwargs = {"slug": here.tenant.slug, "model": model.name}
+    if was is None:
+        return Undo(reverse("console:alias-delete", kwargs={**kwargs, "alias": name}))
+    return Undo(reverse("console:alias-set", kwargs=kwargs), {"alias": name, "version": str(was)})
 
 
 @tenant_page(post=Permission.PUBLISH)
@@ -218,7 +233,9 @@ def delete_alias(request: HttpRequest, here: Here, model: str, alias: str) -> Ht
     found = access.access_model(here.actor, here.tenant, model)
     back = reverse("console:model", kwargs={"slug": here.tenant.slug, "model": found.name})
     try:
+        was = _meant_by(here, found, alias)
         services.delete_alias(actor=here.actor, tenant=here.tenant, model=found, name=alias)
     except errors.PlatformError as exc:
         return refused(request, exc, back)
-    return done(request, _("The alias %(alias)s is gone.") % {"alias": alias}, back)
+    text = _("The alias %(alias)s is gone.") % {"alias": alias}
+    return done(request, text, back, _alias_back(here, found, alias, was) if was else None)

@@ -11,14 +11,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 
-from console import fleetviews, health
+from console import fleetviews, health, keyset
 from console.freshness import before_secrets
 from console.pages import tenants
-from console.presenters import audit, hbm
-from console.web import Place, done, platform_page, refused
+from console.presenters import audit, glyphs, hbm
+from console.web import Place, Undo, came_from, done, platform_page, refused
 from fleet import access, care, faults, selectors, services
 from fleet.api.views import join_command
 from fleet.models import MachineKind
+from fleet.states import DeviceState, NodeState
 from kernel import clock, errors
 from ledger import generations
 from ledger.models import AuditEvent
@@ -35,6 +36,7 @@ DEVICE_VERBS = {
     "retire": (care.retire, gettext_lazy("%(name)s is retired; its replicas move.")),
 }
 RECENT = 8
+NODES_ON_MAP = 12
 
 
 @platform_page
@@ -50,7 +52,7 @@ def overview(request: HttpRequest, place: Place) -> HttpResponse:
         "held": sum(view.device.held_bytes for view in devices),
         "total": sum(view.device.memory_bytes for view in devices),
         "gateways": [(gateway, is_live(gateway)) for gateway in gateways],
-        "tenants": tenants.rows(),
+        "tenants": tenants.newest(),
         "lines": [audit.line(event) for event in AuditEvent.objects.filter(tenant_id=None).order_by("-id")[:RECENT]],
     }
     return render(request, "console/pages/platform.html", context)
@@ -63,28 +65,28 @@ def is_live(machine: Any) -> bool:
 
 @platform_page
 def devices(request: HttpRequest, place: Place) -> HttpResponse:
-    """The map: every device as a vessel, grouped by node; one of them in the panel."""
-    views = fleetviews.views(selectors.devices())
-    wanted = request.GET.get("q", "").strip().lower()
-    if wanted:
-        views = [view for view in views if _matches(view, wanted)]
-    nodes: dict[Any, list[fleetviews.DeviceView]] = {}
-    for view in views:
-        nodes.setdefault(view.device.node, []).append(view)
-    chosen = next((view for view in views if view.device.uuid == request.GET.get("device")), None)
-    whole = hbm.together(view.memory for view in views if not view.device.is_cut)
+    """The map: devices as vessels, a page of nodes at a time; the fleet's totals on top, one device in the panel."""
+    kept = {name: request.GET.get(name, "").strip()[:120] for name in ("q", "state", "product", "node")}
+    found = fleetviews.wanted(**kept)
+    page = keyset.page(request, selectors.nodes_holding(found), NODES_ON_MAP, kept)
+    nodes: dict[Any, list[fleetviews.DeviceView]] = {node.id: [] for node in page.rows}
+    for view in fleetviews.views(found.filter(node__in=page.rows)):
+        nodes[view.device.node_id].append(view)
+    chosen = next(iter(fleetviews.views(selectors.devices().filter(uuid=request.GET.get("device", "")))), None)
     context = {
-        "nodes": list(nodes.items()),
+        "nodes": [(node, nodes[node.id]) for node in page.rows],
+        "keyset": page,
         "chosen": chosen,
         "events": selectors.health_events_of(chosen.device, limit=12) if chosen else [],
         "layout": _layout(chosen.device) if chosen else [],
         "advice": faults.command_for(chosen.device.repair, chosen.device.uuid) if chosen else "",
-        "memory": whole,
-        "held": sum(1 for view in views if view.parts),
-        "free": sum(1 for view in views if not view.parts and view.device.state == "healthy"),
-        "total": len(views),
-        "unwell": [view for view in views if view.device.state != "healthy"],
-        "wanted": wanted,
+        "totals": selectors.device_totals(),
+        "states": [(state.value, glyphs.of("gpu", state.value).word) for state in DeviceState],
+        "products": selectors.products(),
+        "kept": kept,
+        "rest": urlencode({name: value for name, value in kept.items() if value}),
+        "wanted": kept["q"],
+        "is_filtered": any(kept.values()),
     }
     return render(request, "console/pages/devices.html", context)
 
@@ -93,12 +95,6 @@ def _layout(device: Any) -> list[dict[str, Any]]:
     """The MIG instances that the device reports, by their first slice."""
     mig = device.facts.get("mig") or {}
     return sorted(mig.get("instances") or (), key=lambda each: each.get("start", 0))
-
-
-def _matches(view: fleetviews.DeviceView, wanted: str) -> bool:
-    words = [view.device.uuid, view.device.product, view.device.node.name]
-    words += [word for part in view.parts if part.holder for word in (part.holder.tenant, part.holder.endpoint)]
-    return any(wanted in word.lower() for word in words)
 
 
 @platform_page
@@ -129,7 +125,9 @@ def node_verb(request: HttpRequest, place: Place, node_id: uuid.UUID, verb: str)
     if verb not in VERBS:
         raise errors.NotFound("There is no such act.")
     found = access.access_node(place.actor, node_id)
-    back = reverse("console:platform-node", kwargs={"node_id": node_id})
+    back = came_from(
+        request, reverse("console:platform-node", kwargs={"node_id": node_id}), reverse("console:platform-faults")
+    )
     if request.method != "POST":
         parts = [part for view in fleetviews.views(selectors.devices_of(found)) for part in view.parts]
         holders = sorted({part.holder.tenant for part in parts if part.holder})
@@ -149,9 +147,11 @@ def node_verb(request: HttpRequest, place: Place, node_id: uuid.UUID, verb: str)
         act(actor=place.actor, node=found, **options)
     except errors.PlatformError as exc:
         return refused(request, exc, back)
-    return done(
-        request, str(said) % {"name": found.name}, reverse("console:platform-nodes") if verb == "remove" else back
-    )
+    undo = None
+    if verb == "cordon" and found.state == NodeState.READY:
+        undo = Undo(reverse("console:platform-node-verb", kwargs={"node_id": node_id, "verb": "uncordon"}))
+    to = reverse("console:platform-nodes") if verb == "remove" else back
+    return done(request, str(said) % {"name": found.name}, to, undo)
 
 
 @platform_page
@@ -160,7 +160,8 @@ def device_verb(request: HttpRequest, place: Place, device_id: uuid.UUID, verb: 
     if verb not in DEVICE_VERBS:
         raise errors.NotFound("There is no such act.")
     found = access.access_device(place.actor, device_id)
-    back = f"{reverse('console:platform-devices')}?{urlencode({'device': found.uuid})}"
+    shown = f"{reverse('console:platform-devices')}?{urlencode({'device': found.uuid})}"
+    back = came_from(request, shown, reverse("console:platform-faults"))
     if request.method != "POST":
         (view,) = fleetviews.views(selectors.devices().filter(id=device_id))
         context = {"device": found, "verb": verb, "replicas": len(view.parts), "tenants_here": view.tenants}
@@ -196,6 +197,6 @@ def system(request: HttpRequest, place: Place) -> HttpResponse:
         "generation": generations.current(generations.ROUTES),
         "loops": health.loops(),
         "outbox": health.outbox(),
-        "conditions": selectors.conditions(),
+        "conditions": health.conditions(),
     }
     return render(request, "console/pages/system.html", context)

@@ -3,16 +3,18 @@
 from typing import Any
 
 from django import forms
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from console import problems
+from console import keyset, problems
 from console.forms import NumberField, styled
-from console.web import Place, done, platform_page
+from console.web import Place, came_from, done, platform_page
 from kernel import errors
+from metering import limits as usage
 from quotas import preview as previews
 from quotas import selectors as quotas
 from quotas import services as quota_services
@@ -20,8 +22,10 @@ from quotas.amount import UNLIMITED, Amount, Kind
 from quotas.models import QuotaGroup
 from quotas.tree import DEFAULT_WEIGHT, MAX_WEIGHT
 from tenants import access
+from tenants.models import Tenant
 
 GIB = 1024**3
+PER_PAGE = 50
 _MAX_GPUS = 1_000_000
 _FIELDS = {
     "guaranteed_gpu_millis": "guaranteed_gpus", "guaranteed_hbm_bytes": "guaranteed_hbm", "over_quota_weight": "weight",
@@ -77,6 +81,30 @@ class QuotaForm(forms.Form):
 
 
 @platform_page
+def index(request: HttpRequest, place: Place) -> HttpResponse:
+    """What every tenant may hold and holds, what of it is guaranteed or borrowed, its limits, and the groups."""
+    wanted = request.GET.get("q", "").strip()[:120].replace("\0", "")
+    tenants = Tenant.objects.all()
+    if wanted:
+        tenants = tenants.filter(Q(slug__icontains=wanted) | Q(name__icontains=wanted))
+    found = keyset.page(request, tenants, PER_PAGE, {"q": wanted})
+    lines, terms = quotas.lines_by_tenant(found.rows), quotas.terms_by_tenant(found.rows)
+    spent = usage.budgets_now(found.rows)
+    rows = [
+        {
+            "tenant": tenant,
+            "terms": terms[tenant.id],
+            "lines": {line.kind.value: line for line in lines[tenant.id]},
+            "use": {"budget_used": spent[tenant.id][0] if tenant.id in spent else None},
+        }
+        for tenant in found.rows
+    ]
+    groups = [{**one, "lines": {line.kind.value: line for line in one["lines"]}} for one in quotas.groups()]
+    context = {"rows": rows, "groups": groups, "wanted": wanted, "keyset": found}
+    return render(request, "console/pages/quotas.html", context)
+
+
+@platform_page
 def quota(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
     """The dialog with what is held beside each limit, and the act."""
     tenant = access.access_tenant(place.actor, slug)
@@ -96,7 +124,8 @@ def quota(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
             form.add_error(field, problems.describe(exc).text)
         else:
             text = _("The quota of %(name)s is changed.") % {"name": tenant.name}
-            return done(request, text, reverse("console:platform-tenants"))
+            lists = reverse("console:platform-tenants"), reverse("console:platform-quotas")
+            return done(request, text, came_from(request, *lists))
     context = {
         "form": form, "subject": tenant, "hbm": lines[Kind.HBM_BYTES].used.number,
         "replicas": lines[Kind.REPLICAS].used.number, "storage": lines[Kind.STORAGE_BYTES].used.number,

@@ -1,18 +1,20 @@
 """Tenants, for platform admins: the list with what each holds, creating one, changing limits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from console import problems
+from console import keyset, problems
 from console.forms import styled
 from console.limitforms import LimitFields, initial_limits
-from console.web import Place, done, platform_page
+from console.web import Place, came_from, done, platform_page
 from kernel import errors
 from metering import limits as usage
 from quotas import selectors as quotas
@@ -20,6 +22,9 @@ from serving import selectors as serving
 from tenants import access, services
 from tenants.models import Tenant, User
 from tenants.terms import Limits
+
+PER_PAGE = 40
+ON_OVERVIEW = 10
 
 
 class TenantForm(forms.Form):
@@ -53,17 +58,27 @@ class LimitsForm(LimitFields):
         styled(self)
 
 
-def rows() -> list[dict[str, Any]]:
-    """Every tenant with its quota lines and how many replicas it has."""
-    tenants = list(Tenant.objects.order_by("name"))
+def rows(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
+    """``tenants`` with their quota lines and how many replicas each has; as many queries as for one."""
     lines, replicas = quotas.lines_by_tenant(tenants), serving.replicas_by_tenant()
     return [{"tenant": tenant, "quota": lines[tenant.id], "replicas": replicas.get(tenant.id, 0)} for tenant in tenants]
 
 
+def newest() -> list[dict[str, Any]]:
+    """The rows of the few newest tenants, for the overview."""
+    return rows(list(Tenant.objects.order_by("-id")[:ON_OVERVIEW]))
+
+
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
-    """The list."""
-    return render(request, "console/pages/tenants.html", {"rows": rows()})
+    """The list, newest first, found by name or short name."""
+    wanted = request.GET.get("q", "").strip()[:120]
+    found = Tenant.objects.all()
+    if wanted:
+        found = found.filter(Q(name__icontains=wanted) | Q(slug__icontains=wanted))
+    page = keyset.page(request, found, PER_PAGE, {"q": wanted})
+    context = {"rows": rows(page.rows), "keyset": page, "wanted": wanted}
+    return render(request, "console/pages/tenants.html", context)
 
 
 @platform_page
@@ -110,7 +125,8 @@ def limits(request: HttpRequest, place: Place, slug: str) -> HttpResponse:
             form.add_error(field if field in form.fields else None, problems.describe(exc).text)
         else:
             text = _("The limits of %(name)s are changed.") % {"name": tenant.name}
-            return done(request, text, reverse("console:platform-tenants"))
+            lists = reverse("console:platform-tenants"), reverse("console:platform-quotas")
+            return done(request, text, came_from(request, *lists))
     context = {"form": form, "subject": tenant, "use": usage.of_tenant(tenant)}
     return render(request, "console/pages/limits_form.html", context, status=422 if request.method == "POST" else 200)
 

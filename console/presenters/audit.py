@@ -131,6 +131,10 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
 }
 
 
+#: What is said instead when the event tells more.
+SHARE: Final = _("%(who)s moved traffic of %(what)s: %(share)s %% of it to v%(version)s")
+
+
 @dataclasses.dataclass(frozen=True)
 class Line:
     """``glyph`` is a state of the kind "event"; ``known`` is false when the action has no sentence yet."""
@@ -147,4 +151,8 @@ def line(event: Any) -> Line:
     what = event.subject_label or event.subject_id[-8:]
     if not template:
         return Line(event, glyph, f"{event.action} {what}", False)
-    return Line(event, glyph, str(template) % {"who": event.actor_label, "what": what}, True)
+    words = {"who": event.actor_label, "what": what}
+    if event.action == "deployment.weighted" and {"share", "version"} <= event.data.keys():
+        words |= {"share": f"{event.data['share']:g}", "version": event.data["version"]}
+        return Line(event, glyph, str(SHARE) % words, True)
+    return Line(event, glyph, str(template) % words, True)

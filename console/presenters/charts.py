@@ -42,6 +42,12 @@ class Chart(NamedTuple):
     limit: float | None = None
 
     @property
+    def time_format(self) -> str:
+        """How moments on the axis are written: with the day once the axis is longer than a day and a half."""
+        is_long = len(self.times) > 1 and self.times[-1] - self.times[0] > datetime.timedelta(hours=36)
+        return "MONTH_DAY_FORMAT" if is_long else "H:i"
+
+    @property
     def is_empty(self) -> bool:
         return not any(series.path for series in self.series)
 

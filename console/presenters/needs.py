@@ -9,6 +9,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+#: What a replica without a place says of itself by default; the line has said so already.
+WAITING: Final = "Waiting for a place."
 SOON: Final = datetime.timedelta(days=7)
 
 
@@ -43,7 +45,7 @@ def of_deployments(slug: str, rows: Iterable[tuple[Any, Any]]) -> list[Need]:
                     health.word,
                     deployment.endpoint.name,
                     text,
-                    health.sentence,
+                    "" if health.word == "pending" and health.sentence == WAITING else health.sentence,
                     None,
                     url,
                     _("Open deployment"),

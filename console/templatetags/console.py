@@ -1,11 +1,13 @@
 """Icons, states, bars, charts and amounts for templates. SVG comes with attributes only: no inline style, ever."""
 
 import datetime
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from django import template
+from django.contrib.messages.storage.base import Message
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
@@ -15,6 +17,7 @@ from django.utils.translation import ngettext, pgettext
 
 from console.presenters import amounts, charts, glyphs, hbm, icons, limits
 from console.presenters import isolation as isolations
+from console.web import UNDO_TAG
 from kernel import clock
 
 register = template.Library()
@@ -154,6 +157,14 @@ def chart(value: charts.Chart) -> dict[str, Any]:
 
 
 @register.filter
+def undo(message: Message) -> dict[str, Any] | None:
+    """Where a toast's change is taken back and with which fields; ``None`` where it cannot be."""
+    tags = message.extra_tags or ""
+    found: dict[str, Any] | None = json.loads(tags.removeprefix(UNDO_TAG)) if tags.startswith(UNDO_TAG) else None
+    return found
+
+
+@register.filter
 def memory(value: float | None) -> SafeString:
     """Bytes with a quiet unit."""
     return _quiet(amounts.memory(_known(value)))
@@ -286,7 +297,7 @@ def clock_time(at: datetime.datetime | None) -> SafeString:
         return SafeString(amounts.ABSENT)
     local = timezone.localtime(at)
     same_day = local.date() == timezone.localtime(clock.now()).date()
-    text = local.strftime("%H:%M:%S") if same_day else date_format(local, "j M")
+    text = local.strftime("%H:%M:%S") if same_day else date_format(local, "MONTH_DAY_FORMAT")
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
 
 

@@ -198,6 +198,7 @@ SPECTACULAR_SETTINGS = {
 
 LANGUAGE_CODE = ENV.language
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
+FORMAT_MODULE_PATH = ["console.formats"]
 LOCALE_PATHS = [BASE_DIR / "console" / "locale"]
 TIME_ZONE = "UTC"
 USE_TZ = True

@@ -9,7 +9,7 @@ from django.db.models import Count, Prefetch, Q
 from fleet import holders, leases
 from fleet.holders import Holder
 from fleet.models import Device, Gateway, HealthEvent, Node, Partition
-from fleet.states import NodeState
+from fleet.states import DeviceState, NodeState
 from kernel.texts import counted
 
 
@@ -52,6 +52,33 @@ def devices() -> "models.QuerySet[Device]":
     )
 
 
+def nodes_holding(found: "models.QuerySet[Device]") -> "models.QuerySet[Node]":
+    """The nodes that have a device of ``found``."""
+    return Node.objects.filter(id__in=found.order_by().values("node"))
+
+
+def device_totals() -> dict[str, int]:
+    """Of the whole fleet: devices, those held, free and not healthy, bytes held and bytes; one query."""
+    cut = Device.objects.filter(parent__isnull=False).values("parent")
+    whole = ~Q(id__in=cut)  # a GPU that is cut is counted in bytes by its instances
+    held = Q(held_bytes__gt=0)
+    found = Device.objects.exclude(node__state=NodeState.REMOVED).aggregate(
+        total=Count("id"),
+        held=Count("id", filter=held),
+        free=Count("id", filter=~held & whole & Q(state=DeviceState.HEALTHY)),
+        unwell=Count("id", filter=~Q(state=DeviceState.HEALTHY)),
+        held_bytes=models.Sum("held_bytes", filter=whole, default=0),
+        memory_bytes=models.Sum("memory_bytes", filter=whole, default=0),
+    )
+    return {name: int(value) for name, value in found.items()}
+
+
+def products() -> list[str]:
+    """Names of the devices of the fleet, each once."""
+    found = Device.objects.exclude(node__state=NodeState.REMOVED).order_by("product")
+    return list(found.values_list("product", flat=True).distinct())
+
+
 def devices_of(node: Node) -> "models.QuerySet[Device]":
     """The devices of one node, as :func:`devices`."""
     return devices().filter(node=node)
@@ -71,6 +98,24 @@ def health_events_of(device: Device, limit: int = 50) -> list[HealthEvent]:
     """What a device said lately, and what happened to its whole node, newest first."""
     mine = Q(device=device) | Q(device=None, node_id=device.node_id)
     return list(HealthEvent.objects.select_related("device").filter(mine).order_by("-id")[:limit])
+
+
+def health_log(wanted: str = "") -> "models.QuerySet[HealthEvent]":
+    """What all nodes and devices said, newest first; ``wanted`` is part of a code, node name or device UUID."""
+    found = HealthEvent.objects.select_related("device", "node").order_by("-id")
+    if not wanted:
+        return found
+    return found.filter(Q(code__icontains=wanted) | Q(node__name__icontains=wanted) | Q(device__uuid__icontains=wanted))
+
+
+def unwell() -> "models.QuerySet[Device]":
+    """Devices with an open fault, as :func:`devices`: the latest first."""
+    return devices().exclude(state=DeviceState.HEALTHY).order_by("-state_changed_at", "uuid")
+
+
+def out_of_service() -> "models.QuerySet[Node]":
+    """Nodes on which nothing new is placed, as :func:`nodes`: cordoned, draining, drained or lost."""
+    return nodes().exclude(state__in=[NodeState.READY, NodeState.JOINING])
 
 
 def gateways() -> "models.QuerySet[Gateway]":

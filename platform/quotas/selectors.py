@@ -34,6 +34,14 @@ def terms_of(tenant: Tenant) -> TenantQuota:
     return found or TenantQuota(tenant=tenant, **defaults())
 
 
+def terms_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, TenantQuota]:
+    """:func:`terms_of` of each of them, in one query."""
+    with scope.all_tenants():
+        rows = TenantQuota.objects.select_related("group").filter(tenant_id__in={tenant.id for tenant in tenants})
+        terms = {row.tenant_id: row for row in rows}
+    return {tenant.id: terms.get(tenant.id) or TenantQuota(tenant=tenant, **defaults()) for tenant in tenants}
+
+
 def lines_of(tenant: Tenant) -> list[Line]:
     """Every quota of ``tenant`` with what is used of it, in the order of :class:`Kind`."""
     quota = terms_of(tenant)
@@ -43,15 +51,13 @@ def lines_of(tenant: Tenant) -> list[Line]:
 def lines_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, list[Line]]:
     """:func:`lines_of` of each of them, with as many queries as for one."""
     ids = {tenant.id for tenant in tenants}
-    with scope.all_tenants():
-        rows = TenantQuota.objects.select_related("group").filter(tenant_id__in=ids)
-        terms = {row.tenant_id: row for row in rows}
+    terms = terms_by_tenant(tenants)
     members = _members_by_group({row.group_id for row in terms.values() if row.group_id is not None})
     counted = ids | {row.tenant_id for rows in members.values() for row in rows}
     used = {kind: usage.used_by(counted, kind) for kind in Kind}
     found = {}
     for tenant in tenants:
-        quota = terms.get(tenant.id) or TenantQuota(tenant=tenant, **defaults())
+        quota = terms[tenant.id]
         beside = members.get(quota.group_id, []) if quota.group_id is not None else []
         found[tenant.id] = [_line(quota, tenant, kind, beside, used[kind]) for kind in Kind]
     return found

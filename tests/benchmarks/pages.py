@@ -2,14 +2,17 @@
 
 Starts the web process with the world of the browser tests and opens every page twice in Chromium: with an empty cache
 for the weight of its scripts, styles and pictures (as sent, compressed), and again for the first paint, as people who
-go from page to page see it. Prints a table and, as its last line, one JSON object.
+go from page to page see it. Prints a table and, as its last line, one JSON object with the load of the machine; ends
+with 1 when a page does not answer 200, never paints, or breaks a limit.
 """
 
 import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,7 +26,16 @@ if TYPE_CHECKING:
 
 MOST_ASSETS: Final = 150 * 1024
 MOST_PAINT_MS: Final = 300
-PAINT: Final = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
+PAINT_WAIT_MS: Final = 10_000
+#: The entry may come after ``load``: an observer is told of it whenever it comes. -1: nothing was painted in time.
+PAINT: Final = """(wait) => new Promise((found) => {
+  const seen = (list) => {
+    const entry = list.find((one) => one.name === "first-contentful-paint");
+    if (entry) found(entry.startTime);
+  };
+  new PerformanceObserver((list) => seen(list.getEntries())).observe({type: "paint", buffered: true});
+  setTimeout(() => found(-1), wait);
+})"""
 
 
 class Row(NamedTuple):
@@ -49,7 +61,7 @@ def paths_of(facts: dict[str, Any]) -> list[str]:
 
 
 def weight(page: Page, url: str) -> tuple[int, int]:
-    """Bytes of assets and of the page itself, as received with an empty cache."""
+    """Bytes of assets and of the page itself, as received with an empty cache; SystemExit unless it answers 200."""
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     session.send("Network.setCacheDisabled", {"cacheDisabled": True})
@@ -59,19 +71,23 @@ def weight(page: Page, url: str) -> tuple[int, int]:
     session.on(
         "Network.loadingFinished", lambda event: sizes.update({event["requestId"]: int(event["encodedDataLength"])})
     )
-    page.goto(url, wait_until="networkidle")
+    answer = page.goto(url, wait_until="networkidle")
     session.detach()
+    if answer is None or answer.status != 200:
+        raise SystemExit(f"{url} answers {answer.status if answer else 'nothing'} in Chromium, not 200")
     assets = sum(size for ident, size in sizes.items() if kinds.get(ident) in ("Script", "Stylesheet", "Image", "Font"))
     whole = sum(size for ident, size in sizes.items() if kinds.get(ident) == "Document")
     return assets, whole
 
 
 def paint(page: Page, url: str, rounds: int) -> float:
-    """Median milliseconds from the start of the navigation to the first paint."""
+    """Median milliseconds from the start of the navigation to the first paint; SystemExit when nothing is painted."""
     found = []
     for _ in range(rounds):
         page.goto(url, wait_until="load")
-        found.append(float(page.evaluate(PAINT)))
+        found.append(float(page.evaluate(PAINT, PAINT_WAIT_MS)))
+        if found[-1] < 0:
+            raise SystemExit(f"{url} painted nothing within {PAINT_WAIT_MS / 1000:.0f} s of its load")
     return round(statistics.median(found))
 
 
@@ -82,6 +98,13 @@ def measure(site: "Site", rounds: int) -> list[Row]:
 
     paths = paths_of(site.facts)
     costs = json.loads(site.world("costs", world.ADMIN, *paths))
+    unread = [
+        f"{path} answers {cost['status']} with {cost['queries']} queries"
+        for path, cost in zip(paths, costs, strict=True)
+        if cost["status"] != 200 or not cost["queries"]
+    ]
+    if unread:
+        raise SystemExit("not measured, these are no pages: " + "; ".join(unread))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US").new_page()
@@ -96,11 +119,26 @@ def measure(site: "Site", rounds: int) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    """Print the table and, as the last line, one JSON object."""
+def broken(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each limit that a page breaks, with its figure."""
+    found = [
+        f"{row.path}: {row.assets / 1024:.1f} KiB of assets, allowed are {MOST_ASSETS // 1024}"
+        for row in rows
+        if row.assets > MOST_ASSETS
+    ]
+    return found + [
+        f"{row.path}: first paint after {row.paint_ms:.0f} ms, allowed are {MOST_PAINT_MS}"
+        for row in rows
+        if row.paint_ms > MOST_PAINT_MS
+    ]
+
+
+def main() -> int:
+    """Print the table and, as the last line, one JSON object; 1 when a limit is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)
     services.ensure()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
@@ -129,9 +167,18 @@ def main() -> None:
         "most_paint_allowed_ms": MOST_PAINT_MS,
         "most_queries": max(row.queries for row in rows),
         "median_server_ms": statistics.median(row.server_ms for row in rows),
+        "most_server_ms": max(row.server_ms for row in rows),
+        "rounds": options.rounds,
+        "load_before": load,
+        "load_after": round(os.getloadavg()[0], 1),
+        "cpus": os.cpu_count(),
     }
-    print(json.dumps(figures))
+    wrong = broken(rows)
+    for sentence in wrong:
+        print(f"BROKEN {sentence}")
+    print(json.dumps({**figures, "broken": len(wrong)}))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -50,6 +50,20 @@ def test_scaling_shows_on_another_open_page_without_a_reload(visitor_of: Callabl
     expect(watcher.locator("#live")).to_contain_text("3 wanted")
 
 
+def test_a_stop_is_undone_from_its_toast_by_keyboard(visitor_of: Callable[..., Visitor], site: Site) -> None:
+    page = visitor_of(world.DEVELOPER).open(f"/t/harbor/deployments/{site.facts['deployment']}/")
+    page.get_by_label("More", exact=True).click()
+    page.get_by_role("button", name="Stop", exact=False).first.click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    toast = page.locator("[data-toast]").filter(has_text="finishes its requests and stops.")
+    undo = toast.get_by_role("button", name="Undo")
+    undo.focus()
+    undo.press("Enter")
+    expect(page.locator("[data-toast]").filter(has_text="starts.")).to_be_visible()
+    page.get_by_label("More", exact=True).click()
+    expect(page.get_by_role("button", name="Stop", exact=False).first).to_be_visible()
+
+
 def test_the_level_and_its_watermarks_are_said_in_words(visitor_of: Callable[..., Visitor], site: Site) -> None:
     page = visitor_of(world.VIEWER).open(f"/t/harbor/deployments/{site.facts['deployment']}/")
     bar = page.get_by_role("img", name=re.compile(r"level 50.%; .*weights 3.* of 12 GiB"))

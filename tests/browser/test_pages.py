@@ -27,6 +27,8 @@ PLATFORM_PAGES = (
     "devices/",
     "devices/?device=CPU-0",
     "layouts/",
+    "quotas/",
+    "faults/",
     "nodes/",
     "tenants/",
     "prices/",

@@ -31,6 +31,8 @@ MOST = {
     "/t/{slug}/settings/": 30,
     "/platform/": 28,
     "/platform/tenants/": 18,
+    "/platform/quotas/": 20,
+    "/platform/faults/": 22,
     "/platform/prices/": 24,
     "/platform/audit/": 20,
 }
@@ -69,7 +71,7 @@ def test_queries_do_not_grow_with_what_there_is(sizes: tuple[tuple[str, dict[str
     assert not wrong
 
 
-@pytest.mark.parametrize("path", ["/platform/", "/platform/tenants/"])
+@pytest.mark.parametrize("path", ["/platform/", "/platform/tenants/", "/platform/quotas/"])
 def test_queries_do_not_grow_with_tenants(path: str) -> None:
     admin, client = make_user(admin=True), Client()
     client.force_login(admin)

@@ -33,7 +33,8 @@ def test_every_code_has_a_text_in_both_languages() -> None:
 
 def test_what_a_room_says_exactly_is_not_lost() -> None:
     refused = errors.QuotaExceeded("Holds 3 of 3 replicas; 1 more is asked for.")
-    assert problems.describe(refused).text == "Holds 3 of 3 replicas; 1 more is asked for."
+    with translation.override("en"):
+        assert problems.describe(refused).text == "Holds 3 of 3 replicas; 1 more is asked for."
     with translation.override("zh-hans"):
         said = problems.describe(refused)
     assert said.text == "租户的配额不足。 Holds 3 of 3 replicas; 1 more is asked for."

@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from fleet import access, care, cutting, selectors
-from fleet.api.serializers import DeviceDetail, DeviceOut, DeviceReasonIn, LayoutIn
-from fleet.models import Device
+from fleet.api.serializers import DeviceDetail, DeviceOut, DeviceReasonIn, HealthLogOut, LayoutIn
+from fleet.models import Device, HealthEvent
 from tenants.api.base import PlatformView
+
+#: More of a search is cut off.
+SEARCH_LENGTH = 120
 
 
 class DevicesView(PlatformView):
@@ -26,6 +29,25 @@ class DevicesView(PlatformView):
         return self.get_paginated_response(
             DeviceOut(page, many=True, context={"holders": selectors.holders_of(page)}).data
         )
+
+
+class HealthLogView(PlatformView):
+    """What all nodes and devices said about their health."""
+
+    who = "platform_admin"
+    serializer_class = HealthLogOut
+    queryset = HealthEvent.objects.none()
+
+    @extend_schema(
+        operation_id="health_events_list",
+        summary="List health events",
+        parameters=[OpenApiParameter("q", str, description="A part of a code, a node's name or a device's UUID.")],
+        responses=HealthLogOut(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        wanted = request.query_params.get("q", "").strip()[:SEARCH_LENGTH].replace("\0", "")
+        page = self.paginate_queryset(selectors.health_log(wanted)) or []
+        return self.get_paginated_response(HealthLogOut(page, many=True).data)
 
 
 class DeviceView(PlatformView):

@@ -129,6 +129,26 @@ class HealthEventOut(serializers.ModelSerializer[HealthEvent]):
         fields = ["id", "at", "code", "message", "device_uuid"]
 
 
+class HealthLogOut(HealthEventOut):
+    """The same in the list of all nodes: with its node, and what the fault policy decided."""
+
+    node = serializers.CharField(source="node.name")
+    node_id = serializers.UUIDField()
+    decision = serializers.SerializerMethodField()
+    times = serializers.SerializerMethodField()
+
+    class Meta(HealthEventOut.Meta):
+        fields = [*HealthEventOut.Meta.fields, "node", "node_id", "decision", "times"]
+
+    @extend_schema_field(serializers.CharField(help_text="ignore, watch, suspect, move, reset, retire; empty: none."))
+    def get_decision(self, row: HealthEvent) -> str:
+        return str(row.data.get("action", ""))
+
+    @extend_schema_field(serializers.IntegerField(help_text="How often the same was said within a minute."))
+    def get_times(self, row: HealthEvent) -> int:
+        return int(row.data.get("times", 1))
+
+
 class DeviceDetail(DeviceOut):
     """A device with what happened to it lately."""
 

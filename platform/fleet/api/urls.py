@@ -17,6 +17,7 @@ urlpatterns = [
     path(_NODE + "/fault-domain", views.FaultDomainView.as_view(), name="node-fault-domain"),
     path(_NODE + "/remove", views.RemoveView.as_view(), name="node-remove"),
     path("devices", devices.DevicesView.as_view(), name="devices"),
+    path("health-events", devices.HealthLogView.as_view(), name="health-events"),
     path(_DEVICE, devices.DeviceView.as_view(), name="device"),
     path(_DEVICE + "/quarantine", devices.QuarantineView.as_view(), name="device-quarantine"),
     path(_DEVICE + "/return", devices.ReturnView.as_view(), name="device-return"),

@@ -33,13 +33,14 @@ def set_weights(*, actor: Actor, tenant: Tenant, weights: Mapping[uuid.UUID, int
     with transaction.atomic(), scope.tenant(tenant.id):
         rows = list(
             Deployment.objects.select_for_update(of=("self",), no_key=True)
-            .select_related("endpoint")
+            .select_related("endpoint", "revision__version")
             .filter(id__in=weights)
             .exclude(state=DeploymentState.DELETING)
             .order_by("id")
         )
         if len(rows) != len(weights):
             raise errors.Conflict("A deployment is gone or being deleted.", code="deployment_gone")
+        totals = _totals({row.endpoint_id for row in rows}, weights)
         for row in rows:
             if row.weight == weights[row.id]:
                 continue
@@ -52,8 +53,22 @@ def set_weights(*, actor: Actor, tenant: Tenant, weights: Mapping[uuid.UUID, int
                 subject_id=row.id,
                 tenant_id=tenant.id,
                 subject_label=row.endpoint.name,
-                data={"before": before, "after": weights[row.id]},
+                data={
+                    "before": before,
+                    "after": weights[row.id],
+                    "share": round(weights[row.id] / (totals[row.endpoint_id] or 1) * 100, 1),
+                    "version": row.revision.version.number,
+                },
             )
             changes.routes()
             changes.tenant(tenant.id, "deployments", row.id)
         changes.announce()
+
+
+def _totals(endpoints: set[uuid.UUID], weights: Mapping[uuid.UUID, int]) -> dict[uuid.UUID, int]:
+    """The sum of weights behind each endpoint once ``weights`` are set."""
+    totals = dict.fromkeys(endpoints, 0)
+    there = Deployment.objects.filter(endpoint_id__in=endpoints).exclude(state=DeploymentState.DELETING)
+    for ident, endpoint_id, weight in there.values_list("id", "endpoint_id", "weight"):
+        totals[endpoint_id] += weights.get(ident, weight)
+    return totals

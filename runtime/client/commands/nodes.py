@@ -27,9 +27,10 @@ def register(app: typer.Typer) -> None:
         group.command(name=verb, help=says)(_verb(verb))
     group.command(name="fault-domain")(fault_domain)
     app.add_typer(group, name="nodes")
-    one = typer.Typer(help="Devices (platform admins): list, show, quarantine, return, retire.", no_args_is_help=True)
+    one = typer.Typer(help="Devices (platform admins): list, show, events, care for them.", no_args_is_help=True)
     one.command(name="list")(devices)
     one.command(name="show")(show_device)
+    one.command(name="events")(health_events)
     for verb, says in (
         ("quarantine", "Move everything off a device and place nothing there."),
         ("return", "Take a device back into service; one that was sent away is watched first."),
@@ -116,6 +117,29 @@ def show_device(ctx: typer.Context, device: Annotated[str, typer.Argument(help="
             ],
             empty="Nothing has happened to it.",
         )
+
+
+def health_events(
+    ctx: typer.Context,
+    like: Annotated[str, typer.Option(help="A part of a code, a node's name or a device's UUID.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, the newest first.")] = 50,
+) -> None:
+    """List what nodes and devices said about their health, and what the fault policy decided."""
+    session = sessions.of(ctx)
+    now = session.now()
+    session.output.rows(
+        list(session.api.rows("/health-events", {"q": like} if like else None, most=limit)),
+        [
+            ("when", lambda event: output.age(event.get("at"), now)),
+            ("what", field("code")),
+            ("node", field("node")),
+            ("device", field("device_uuid")),
+            ("decided", field("decision")),
+            ("times", field("times")),
+            ("message", field("message")),
+        ],
+        empty="Nothing was said.",
+    )
 
 
 def _device_lines(row: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -86,6 +86,7 @@ def test_a_machine_joins_with_the_token_and_is_steered_by_name(admin, shell):
     admin.worker.join_agent(name="mill-1")
     assert [row["name"] for row in shell("nodes", "list", "-o", "json").json] == ["mill-1"]
     assert "cpu" in shell("nodes", "devices").out
+    assert "Nothing was said." in shell("devices", "events", "--like", "no-such-node").err
     assert shell("nodes", "cordon", "mill-1", "-o", "json").json["state"] == "cordoned"
     assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
 

@@ -37,8 +37,18 @@ export function toast({ tone = "good", title, text = "", code = "", request = ""
   fade(item, tone);
 }
 
+/** A toast goes by itself, but not from under a hand or the keyboard; one that can be taken back stays longer. */
 function fade(item, tone) {
-  if (tone !== "bad") setTimeout(() => item.remove(), 8000);
+  if (tone === "bad") return;
+  const lasts = item.querySelector("[data-undo]") ? 10000 : 8000;
+  let timer;
+  const begin = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => (item.matches(":hover, :focus-within") ? begin() : item.remove()), lasts);
+  };
+  item.addEventListener("pointerleave", begin);
+  item.addEventListener("focusout", begin);
+  begin();
 }
 
 async function copy(button) {
