@@ -36,6 +36,7 @@ _TEXTS: Final[dict[str, str | Promise]] = {
     "last_owner": _("This is the tenant’s last owner. Make somebody else owner first."),
     "key_revoked": _("This key is revoked already."),
     "api_key_not_found": _("There is no such API key here."),
+    "not_a_member": _("This address is no member's here. Invite it."),
     "member_not_found": _("There is no such member here."),
     "stale_transition": _("Somebody or something else was faster. Look again and repeat if it is still needed."),
     "invalid_slug": _("Use 1 to 40 lower-case letters, digits and hyphens; begin and end with a letter or digit."),

@@ -14,6 +14,11 @@ def members_of(tenant: Tenant) -> "models.QuerySet[Member]":
         return Member.objects.select_related("user").order_by("role", "user__email")
 
 
+def member_by_email(tenant: Tenant, email: str) -> Member | None:
+    """The member with this address, in any case of its letters."""
+    return members_of(tenant).filter(user__email__iexact=email, user__is_active=True).first()
+
+
 def keys_of(tenant: Tenant) -> "models.QuerySet[ApiKey]":
     """Keys that people made, newest first; playground keys are left out."""
     with scope.tenant(tenant.id):

@@ -196,7 +196,7 @@ class TenantLimits(PlatformView):
 
 
 class Members(TenantView):
-    """Members of a tenant; ``POST`` adds one or changes the role of one."""
+    """Members of a tenant; ``POST`` changes the role of one. Platform admins may also add an account."""
 
     permissions = {"GET": Permission.VIEW, "POST": Permission.MANAGE_MEMBERS}
     serializer_class = shapes.MemberOut
@@ -212,10 +212,20 @@ class Members(TenantView):
         given = shapes.MemberIn(data=request.data)
         given.is_valid(raise_exception=True)
         member = services.set_member(
-            actor=self.actor, tenant=self.tenant, user=_user_by_email(given.validated_data["email"]),
+            actor=self.actor, tenant=self.tenant, user=self._user(given.validated_data["email"]),
             role=Role(given.validated_data["role"]),
         )  # fmt: skip
         return Response(shapes.MemberOut(member).data, status=201)
+
+    def _user(self, email: str) -> User:
+        """Whose role is to change. Who has an account elsewhere is not for a tenant to know: all others look alike."""
+        if (member := selectors.member_by_email(self.tenant, email)) is not None:
+            return member.user
+        if not self.actor.is_platform_admin:
+            raise errors.NotFound(
+                f"{email!r} is no member of tenant {self.tenant.slug!r}; invite the address.", code="not_a_member"
+            )
+        return _user_by_email(email)
 
 
 class MemberDetail(TenantView):

@@ -17,7 +17,7 @@ from ledger.models import AuditEvent
 from tenants import invitations, services
 from tenants.models import Tenant, User
 from tenants.roles import Role
-from tests.build.controlplane import actor_for, client_for, make_user, owner_of
+from tests.build.controlplane import actor_for, client_for, make_member, make_user, owner_of
 from tests.build.world import make_world
 from tests.controlplane.test_isolation import CONVERTER, PREFIX
 
@@ -33,7 +33,7 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("api-tenant-suspend", "post"): REASON,
     ("api-tenant-resume", "post"): {},
     ("api-tenant-limits", "patch"): {"rpm_limit": 7},
-    ("api-members", "post"): {"email": "{stranger}", "role": "viewer"},
+    ("api-members", "post"): {"email": "{viewer}", "role": "developer"},
     ("api-member", "delete"): {},
     ("api-invitation-accept", "post"): {"token": "{token}"},
     ("api-invitations", "post"): {"email": "new@guest.example", "role": "viewer"},
@@ -124,7 +124,7 @@ def test_every_change_says_who_how_where_and_under_which_request() -> None:
     owner, admin, guest = owner_of(tenant), make_user(admin=True), make_user("invited@guest.example")
     _row, link = invitations.invite(actor=actor_for(owner), tenant=tenant, email=guest.email, role=Role.VIEWER)
     facts = {
-        "owner": owner.email, "stranger": make_user().email, "tenant": tenant.slug,
+        "owner": owner.email, "viewer": make_member(tenant, Role.VIEWER).email, "tenant": tenant.slug,
         "token": link.rstrip("/").rpartition("/")[2],
     }  # fmt: skip
     wrong = []

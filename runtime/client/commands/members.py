@@ -62,9 +62,9 @@ def list_members(ctx: typer.Context) -> None:
 
 
 def set_role(
-    ctx: typer.Context, address: Annotated[str, typer.Argument(help="Address of an account.")], role: Role = "developer"
+    ctx: typer.Context, address: Annotated[str, typer.Argument(help="Address of a member.")], role: Role = "developer"
 ) -> None:
-    """Give an account a role: a member another one, somebody else a first one."""
+    """Give a member another role. Who is no member yet is invited; platform admins may add an account at once."""
     session = sessions.of(ctx)
     row = session.api.post(session.path("members"), {"email": address, "role": role})
     session.output.one(row, [("address", row["email"]), ("role", row["role"]), ("id", row["id"])])

@@ -69,6 +69,20 @@ def test_a_link_is_shown_once_stored_as_a_digest_and_good_for_one_use(owner: API
     ]
 
 
+def test_roles_are_changed_of_members_only_and_nobody_learns_who_has_an_account(
+    owner: APIClient, tenant: Tenant
+) -> None:
+    def answer(email: str) -> tuple[int, dict]:
+        said = owner.post("/api/v1/tenants/acme/members", {"email": email, "role": "viewer"}, format="json")
+        body = {key: value for key, value in said.json().items() if key != "request_id"}
+        return said.status_code, {key: str(value).replace(email, "X") for key, value in body.items()}
+
+    known, unknown = answer(make_user().email), answer("nobody@guest.example")
+    assert known == unknown
+    assert (known[0], known[1]["code"]) == (404, "not_a_member")
+    assert answer(make_member(tenant, Role.DEVELOPER).email.upper())[0] == 201
+
+
 @pytest.mark.parametrize("end", ["expired", "revoked", "resent", "suspended", "maker gone", "maker demoted", "forged"])
 def test_a_dead_link_says_the_same_whatever_killed_it(owner: APIClient, tenant: Tenant, end: str) -> None:
     admin = make_member(tenant, Role.ADMIN)

@@ -28,7 +28,8 @@ def test_an_invitation_is_named_by_its_address(signed_in, shell):
 
 
 def test_members_get_roles_and_go(signed_in, shell):
-    user = build.make_user()
+    assert "invite the address" in shell("members", "set", build.make_user().email, want=4).err
+    user = build.make_member(signed_in.tenant, build.Role.VIEWER)
     shell("members", "set", user.email, "--role", "admin")
     rows = {row["email"]: row["role"] for row in shell("members", "list", "-o", "json").json}
     assert rows[user.email] == "admin"
