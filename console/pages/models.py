@@ -104,14 +104,21 @@ def version(request: HttpRequest, here: Here, model: str, number: int) -> HttpRe
         "estimate": estimate,
         "memory": memory,
         "compared": measured.compared(line["served"]),
-        "facts": sorted(
-            (str(name), value) for name, value in (row.metadata or {}).items() if isinstance(value, int | float | str)
-        ),
+        "facts": _facts(row.metadata or {}),
         "resume": resume_data(here, row, line["files"]) if row.state == "uploading" else None,
         "may_publish": here.can(Permission.PUBLISH),
         "may_deploy": here.can(Permission.DEPLOY),
     }
     return render(request, "console/pages/version.html", context)
+
+
+def _facts(metadata: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What the check noted beside what the page says in words, under the names of the model's own config."""
+    return [
+        (name, str(value).lower() if isinstance(value, bool) else value)
+        for name, value in sorted(metadata.items())
+        if isinstance(value, int | float | str) and value != ""
+    ]
 
 
 def resume_data(here: Here, row: Any, files: list[Any]) -> dict[str, Any]:

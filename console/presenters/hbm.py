@@ -98,7 +98,7 @@ def together(members: Iterable[Memory | None]) -> Memory | None:
     if not known:
         return None
     sums = {name: sum(getattr(member, name) for member in known) for name in ("total", *SEGMENTS)}
-    peak = max(member.level or 0.0 for member in known) if len(known) > 1 else None
+    peak = (max(member.level or 0.0 for member in known) or None) if len(known) > 1 else None
     first = known[0]
     return Memory(**sums, low=first.low, high=first.high, critical=first.critical, peak=peak)
 

@@ -50,8 +50,12 @@ def test_scaling_shows_on_another_open_page_without_a_reload(visitor_of: Callabl
     expect(watcher.locator("#live")).to_contain_text("3 wanted")
 
 
-def test_a_stop_is_undone_from_its_toast_by_keyboard(visitor_of: Callable[..., Visitor], site: Site) -> None:
-    page = visitor_of(world.DEVELOPER).open(f"/t/harbor/deployments/{site.facts['deployment']}/")
+def test_a_stop_is_undone_from_its_toast_by_keyboard(visitor_of: Callable[..., Visitor]) -> None:
+    page = visitor_of(world.DEVELOPER).open("/t/harbor/deployments/new/?model=tiny-chat")
+    page.get_by_label("Endpoint").fill("stopped-by-mistake")
+    page.get_by_label("Replicas").fill("1")
+    page.get_by_role("button", name="Deploy", exact=True).click()
+    expect(page.get_by_role("heading", name="stopped-by-mistake")).to_be_visible()
     page.get_by_label("More", exact=True).click()
     page.get_by_role("button", name="Stop", exact=False).first.click()
     page.get_by_role("dialog").get_by_role("button", name="Stop").click()

@@ -151,8 +151,9 @@ def fine(answer: Any) -> bool:
 def walk(request: pytest.FixtureRequest) -> tuple[Walker, dict[str, Any]]:
     tenant, values = make_world()
     user = owner_of(tenant) if request.param == "owner" else make_user(admin=True)
-    # An admin is let in everywhere and meets all of the junk; an owner, refused at half the doors, a third of it.
-    return Walker(client_for(user), sample=3 if request.param == "owner" else 1), {"tenant": tenant.slug, **values}
+    # An admin is let in everywhere and meets half of the junk at each door, the other half at the next; an owner,
+    # refused at half the doors, a quarter of it.
+    return Walker(client_for(user), sample=4 if request.param == "owner" else 2), {"tenant": tenant.slug, **values}
 
 
 def url_of(path: str, values: dict[str, Any]) -> str:
@@ -161,10 +162,10 @@ def url_of(path: str, values: dict[str, Any]) -> str:
 
 def test_bodies_that_are_no_json(document: dict[str, Any], walk: tuple[Walker, dict[str, Any]]) -> None:
     walker, values = walk
-    for method, path, _operation in operations(document):
-        for body, kind in RAW[:: walker.sample]:
+    for number, (method, path, _operation) in enumerate(operations(document)):
+        for body, kind in RAW[number % walker.sample :: walker.sample]:
             walker.send(method, url_of(path, values), body, kind)
-    assert walker.sent > 400
+    assert walker.sent > 300
     assert not walker.wrong
 
 
@@ -172,12 +173,12 @@ def test_fields_with_any_value(document: dict[str, Any], walk: tuple[Walker, dic
     walker, values = walk
     file = {"path": "config.json", "size": 1, "sha256": "0" * 64}
     known = {"model": values["model"], "version": 1, "config": {}, "slo": {}, "tenant": "nobody", "files": [file]}
-    for method, path, operation in operations(document):
+    for number, (method, path, operation) in enumerate(operations(document)):
         schema = body_schema(document, operation)
         if not schema:
             continue
         body = sane(document, schema, "", known)
-        for junk in VALUES[:: walker.sample]:
+        for junk in VALUES[number % walker.sample :: walker.sample]:
             for variant in variants(body, junk):
                 walker.send(method, url_of(path, values), json.dumps(variant).encode())
     assert walker.sent > 600
