@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from allauth.usersessions.models import UserSession
 from django.core.cache import cache
-from django.db import transaction
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -84,24 +83,16 @@ def of_user(user: User, request: HttpRequest) -> list[Row]:
 
 def end(*, actor: Actor, user: User, session_id: int) -> bool:
     """Sign out there; false where there is no such session of ``user``."""
-    return _end(actor, user, UserSession.objects.filter(user=user, pk=session_id)) == 1
+    return people.end_sessions(actor, user, UserSession.objects.filter(user=user, pk=session_id)) == 1
 
 
 def end_others(*, actor: Actor, user: User, request: HttpRequest) -> int:
     """Sign out everywhere but here; return from how many."""
-    return _end(actor, user, UserSession.objects.filter(user=user).exclude(session_key=request.session.session_key))
+    return people.end_sessions(
+        actor, user, UserSession.objects.filter(user=user).exclude(session_key=request.session.session_key)
+    )
 
 
 def end_all(*, actor: Actor, user: User) -> int:
     """Sign ``user`` out everywhere, for somebody else who may."""
-    return _end(actor, user, UserSession.objects.filter(user=user))
-
-
-def _end(actor: Actor, user: User, rows: Any) -> int:
-    with transaction.atomic():
-        found = list(rows)
-        for row in found:
-            row.end()
-        if found:
-            people.note(actor, user, "user.sessions_ended", count=len(found))
-    return len(found)
+    return people.end_sessions(actor, user, UserSession.objects.filter(user=user))

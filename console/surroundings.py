@@ -57,7 +57,7 @@ def of_platform() -> Around:
     """Around a page of the platform."""
     devices = list(fleet.devices())
     ledgers = fleetviews.ledgers_of(devices)
-    memories = [fleetviews.memory_of(device, ledgers) for device in devices]
+    memories = [fleetviews.memory_of(device, ledgers) for device in devices if not device.is_cut]
     counts = {
         "devices": len(devices),
         "nodes": fleet.fleet_counts()["nodes"],

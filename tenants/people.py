@@ -5,8 +5,10 @@ from typing import Final
 
 from allauth.account.forms import default_token_generator
 from allauth.account.utils import user_pk_to_url_str
+from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from django.urls import reverse
 
 from kernel import clock, errors, scope
@@ -38,6 +40,17 @@ def end_tokens(user: User) -> int:
     return UserToken.objects.filter(user=user, revoked_at=None).update(revoked_at=now)
 
 
+def end_sessions(actor: Actor, user: User, rows: "QuerySet[UserSession]") -> int:
+    """Sign ``user`` out of the sessions ``rows``; return of how many."""
+    with transaction.atomic():
+        found = list(rows)
+        for row in found:
+            row.end()
+        if found:
+            note(actor, user, "user.sessions_ended", count=len(found))
+    return len(found)
+
+
 def switch_off(*, actor: Actor, user: User) -> None:
     """The person cannot sign in and nothing acts for them any more; memberships and what they made stay.
 
@@ -51,6 +64,7 @@ def switch_off(*, actor: Actor, user: User) -> None:
             raise LastAdmin("This is the last platform admin that can sign in; make another one first.")
         if User.objects.filter(id=user.id, is_active=True).update(is_active=False):
             note(actor, user, "user.switched_off", tokens_revoked=end_tokens(user))
+            end_sessions(actor, user, UserSession.objects.filter(user=user))
     user.refresh_from_db()
 
 

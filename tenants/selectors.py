@@ -3,9 +3,22 @@
 import uuid
 
 from django.db import models
+from django.db.models import Count, Q
 
 from kernel import clock, scope
-from tenants.models import ApiKey, Invitation, KeyKind, KeyScope, Member, ServiceAccount, Tenant
+from tenants.models import ApiKey, Invitation, KeyKind, KeyScope, Member, ServiceAccount, Tenant, User
+
+
+def find(wanted: str = "") -> "models.QuerySet[Tenant]":
+    """Every tenant, or those with ``wanted`` in their name or short name."""
+    rows = Tenant.objects.all()
+    return rows.filter(Q(name__icontains=wanted) | Q(slug__icontains=wanted)) if wanted else rows
+
+
+def people(wanted: str = "") -> "models.QuerySet[User]":
+    """Every account with its number of memberships (``tenants``), or those with ``wanted`` in name or address."""
+    rows = User.objects.annotate(tenants=Count("memberships"))
+    return rows.filter(Q(email__icontains=wanted) | Q(name__icontains=wanted)) if wanted else rows
 
 
 def members_of(tenant: Tenant) -> "models.QuerySet[Member]":

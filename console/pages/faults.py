@@ -12,6 +12,7 @@ from console import fleetviews, keyset
 from console.web import Place, platform_page
 from fleet import faults, selectors
 from fleet.states import DeviceState
+from kernel.texts import sought
 
 PER_PAGE: Final = 50
 #: More open faults than a page can show well; the map has them all.
@@ -53,7 +54,7 @@ class Fault:
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
     """Open faults, nodes out of service, and what nodes and devices said lately."""
-    wanted = request.GET.get("q", "").strip()[:120].replace("\0", "")
+    wanted = sought(request.GET.get("q", ""))
     rows = list(selectors.unwell()[: MOST + 1])
     nodes = list(selectors.out_of_service())
     log = keyset.page(request, selectors.health_log(wanted), PER_PAGE, {"q": wanted})

@@ -4,7 +4,7 @@ import uuid
 
 from allauth.mfa.models import Authenticator
 from django.core.paginator import Paginator
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -15,7 +15,8 @@ from console import sessions
 from console.freshness import before_secrets
 from console.web import Place, done, platform_page, refused
 from kernel import errors
-from tenants import people
+from kernel.texts import sought
+from tenants import people, selectors
 from tenants.models import User
 
 PER_PAGE = 50
@@ -23,16 +24,13 @@ PER_PAGE = 50
 
 def _rows(wanted: str) -> QuerySet[User]:
     factor = Authenticator.objects.filter(user=OuterRef("pk"), type=Authenticator.Type.TOTP)
-    rows = User.objects.annotate(tenants=Count("memberships"), has_factor=Exists(factor))
-    if wanted:
-        rows = rows.filter(Q(email__icontains=wanted) | Q(name__icontains=wanted))
-    return rows.order_by("email")
+    return selectors.people(wanted).annotate(has_factor=Exists(factor)).order_by("email")
 
 
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
     """The list."""
-    wanted = request.GET.get("q", "").strip()[:120]
+    wanted = sought(request.GET.get("q", ""))
     page = Paginator(_rows(wanted), PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "console/pages/people.html", {"page": page, "wanted": wanted})
 
@@ -61,7 +59,6 @@ def _do(place: Place, user: User, verb: str) -> str:
     who = {"who": user.label}
     if verb == "off":
         people.switch_off(actor=place.actor, user=user)
-        sessions.end_all(actor=place.actor, user=user)
         return _("%(who)s is switched off.") % who
     if verb == "on":
         people.switch_on(actor=place.actor, user=user)

@@ -14,13 +14,14 @@ from django.views.decorators.cache import never_cache
 from console import fleetviews, health, keyset
 from console.freshness import before_secrets
 from console.pages import tenants
-from console.presenters import audit, glyphs, hbm
+from console.presenters import audit, glyphs
 from console.web import Place, Undo, came_from, done, platform_page, refused
 from fleet import access, care, faults, selectors, services
 from fleet.api.views import join_command
 from fleet.models import MachineKind
 from fleet.states import DeviceState, NodeState
 from kernel import clock, errors
+from kernel.texts import sought
 from ledger import generations
 from ledger.models import AuditEvent
 
@@ -42,15 +43,11 @@ NODES_ON_MAP = 12
 @platform_page
 def overview(request: HttpRequest, place: Place) -> HttpResponse:
     """The fleet in one sentence, its conditions, what is lost, who holds what."""
-    devices = [view for view in fleetviews.views(selectors.devices()) if not view.device.is_cut]
     gateways = list(selectors.gateways())
     context = {
         "counts": selectors.fleet_counts(),
         "conditions": selectors.conditions(),
-        "devices": len(devices),
-        "memory": hbm.together(view.memory for view in devices),
-        "held": sum(view.device.held_bytes for view in devices),
-        "total": sum(view.device.memory_bytes for view in devices),
+        "totals": selectors.device_totals(),
         "gateways": [(gateway, is_live(gateway)) for gateway in gateways],
         "tenants": tenants.newest(),
         "lines": [audit.line(event) for event in AuditEvent.objects.filter(tenant_id=None).order_by("-id")[:RECENT]],
@@ -66,13 +63,13 @@ def is_live(machine: Any) -> bool:
 @platform_page
 def devices(request: HttpRequest, place: Place) -> HttpResponse:
     """The map: devices as vessels, a page of nodes at a time; the fleet's totals on top, one device in the panel."""
-    kept = {name: request.GET.get(name, "").strip()[:120] for name in ("q", "state", "product", "node")}
+    kept = {name: sought(request.GET.get(name, "")) for name in ("q", "state", "product", "node")}
     found = fleetviews.wanted(**kept)
     page = keyset.page(request, selectors.nodes_holding(found), NODES_ON_MAP, kept)
     nodes: dict[Any, list[fleetviews.DeviceView]] = {node.id: [] for node in page.rows}
     for view in fleetviews.views(found.filter(node__in=page.rows)):
         nodes[view.device.node_id].append(view)
-    chosen = next(iter(fleetviews.views(selectors.devices().filter(uuid=request.GET.get("device", "")))), None)
+    chosen = next(iter(fleetviews.views(selectors.devices().filter(uuid=sought(request.GET.get("device", ""))))), None)
     context = {
         "nodes": [(node, nodes[node.id]) for node in page.rows],
         "keyset": page,

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django import forms
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -14,6 +13,7 @@ from console import keyset, problems
 from console.forms import NumberField, styled
 from console.web import Place, came_from, done, platform_page
 from kernel import errors
+from kernel.texts import sought
 from metering import limits as usage
 from quotas import preview as previews
 from quotas import selectors as quotas
@@ -22,7 +22,7 @@ from quotas.amount import UNLIMITED, Amount, Kind
 from quotas.models import QuotaGroup
 from quotas.tree import DEFAULT_WEIGHT, MAX_WEIGHT
 from tenants import access
-from tenants.models import Tenant
+from tenants import selectors as tenants
 
 GIB = 1024**3
 PER_PAGE = 50
@@ -83,11 +83,8 @@ class QuotaForm(forms.Form):
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
     """What every tenant may hold and holds, what of it is guaranteed or borrowed, its limits, and the groups."""
-    wanted = request.GET.get("q", "").strip()[:120].replace("\0", "")
-    tenants = Tenant.objects.all()
-    if wanted:
-        tenants = tenants.filter(Q(slug__icontains=wanted) | Q(name__icontains=wanted))
-    found = keyset.page(request, tenants, PER_PAGE, {"q": wanted})
+    wanted = sought(request.GET.get("q", ""))
+    found = keyset.page(request, tenants.find(wanted), PER_PAGE, {"q": wanted})
     lines, terms = quotas.lines_by_tenant(found.rows), quotas.terms_by_tenant(found.rows)
     spent = usage.budgets_now(found.rows)
     rows = [

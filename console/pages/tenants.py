@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -16,10 +15,11 @@ from console.forms import styled
 from console.limitforms import LimitFields, initial_limits
 from console.web import Place, came_from, done, platform_page
 from kernel import errors
+from kernel.texts import sought
 from metering import limits as usage
 from quotas import selectors as quotas
 from serving import selectors as serving
-from tenants import access, services
+from tenants import access, selectors, services
 from tenants.models import Tenant, User
 from tenants.terms import Limits
 
@@ -72,11 +72,8 @@ def newest() -> list[dict[str, Any]]:
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
     """The list, newest first, found by name or short name."""
-    wanted = request.GET.get("q", "").strip()[:120]
-    found = Tenant.objects.all()
-    if wanted:
-        found = found.filter(Q(name__icontains=wanted) | Q(slug__icontains=wanted))
-    page = keyset.page(request, found, PER_PAGE, {"q": wanted})
+    wanted = sought(request.GET.get("q", ""))
+    page = keyset.page(request, selectors.find(wanted), PER_PAGE, {"q": wanted})
     context = {"rows": rows(page.rows), "keyset": page, "wanted": wanted}
     return render(request, "console/pages/tenants.html", context)
 

@@ -1,10 +1,12 @@
 """Text from outside, made fit to be stored (Postgres takes no NUL, nothing takes half a surrogate pair); and counts."""
 
 import re
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 REPLACEMENT = "\ufffd"
+#: More of a search is cut off.
+SEARCH_LENGTH: Final = 120
 
 T = TypeVar("T")
 
@@ -18,6 +20,11 @@ def storable(value: T) -> T:
     if isinstance(value, list | tuple):
         return type(value)(storable(inner) for inner in value)
     return value
+
+
+def sought(text: str) -> str:
+    """What somebody looks for, as it can be asked of the database: trimmed, bounded, storable."""
+    return storable(text.strip()[:SEARCH_LENGTH])
 
 
 def counted(number: int, noun: str) -> str:

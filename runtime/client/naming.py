@@ -96,6 +96,14 @@ def node_id(api: Api, text: str) -> str:
     return _the_one(list(api.rows("/nodes")), text, "node", lambda row: (row["name"],))
 
 
+def person_id(api: Api, text: str) -> str:
+    """Id of the account that ``text`` names: the id, or its address in any case of its letters."""
+    if _is_id(text):
+        return text
+    rows = list(api.rows("/admin/people", {"q": text}))
+    return _the_one(rows, text.lower(), "account", lambda row: (row["email"].lower(),))
+
+
 def device_id(api: Api, text: str) -> str:
     """Id of the device that ``text`` names: the id, its beginning or end, or its UUID (also its end)."""
     if _is_id(text):

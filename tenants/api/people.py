@@ -6,18 +6,16 @@ who is there, which a token cannot give.
 
 import uuid
 
-from django.db.models import Count, Q, QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kernel import errors
-from tenants import access, people
+from kernel.texts import sought
+from tenants import access, people, selectors
 from tenants.api.base import PlatformView
 from tenants.models import User
-
-SEARCH_LENGTH = 120
 
 
 class PersonOut(serializers.ModelSerializer[User]):
@@ -27,10 +25,6 @@ class PersonOut(serializers.ModelSerializer[User]):
         model = User
         fields = ["id", "email", "name", "is_active", "is_staff", "tenants", "last_login", "date_joined"]
         read_only_fields = fields
-
-
-def _rows() -> QuerySet[User]:
-    return User.objects.annotate(tenants=Count("memberships"))
 
 
 class People(PlatformView):
@@ -47,9 +41,7 @@ class People(PlatformView):
     )
     def get(self, request: Request) -> Response:
         access.require_platform_admin(self.actor)
-        rows = _rows()
-        if wanted := request.query_params.get("q", "").strip()[:SEARCH_LENGTH].replace("\0", ""):
-            rows = rows.filter(Q(email__icontains=wanted) | Q(name__icontains=wanted))
+        rows = selectors.people(sought(request.query_params.get("q", "")))
         return self.get_paginated_response(PersonOut(self.paginate_queryset(rows), many=True).data)
 
 
@@ -60,7 +52,7 @@ class _Person(PlatformView):
     def found(self, user_id: uuid.UUID) -> User:
         """The account; nobody else than a platform admin learns whether there is one."""
         access.require_platform_admin(self.actor)
-        if (user := _rows().filter(id=user_id).first()) is None:
+        if (user := selectors.people().filter(id=user_id).first()) is None:
             raise errors.NotFound("There is no such person here.", code="person_not_found")
         return user
 

@@ -352,7 +352,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to measure")
-    parser.add_argument("--settle", type=float, default=60.0, help="seconds between the last join and the measurement")
+    parser.add_argument("--settle", type=float, default=120.0, help="seconds between the last join and the measurement")
     parser.add_argument("--processes", type=int, default=2, help="how many processes hold the agents")
     parser.add_argument("--deployments", type=int, default=4, help="how many are placed on them")
     parser.add_argument("--replicas", type=int, default=8, help="of each deployment; a new tenant may have 32")

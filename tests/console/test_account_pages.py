@@ -163,6 +163,17 @@ def test_changing_the_password_signs_out_the_other_devices(tenant: Tenant) -> No
     assert AuditEvent.objects.filter(action="user.password_changed").exists()
 
 
+def test_who_was_switched_off_by_any_way_is_signed_out_for_good(tenant: Tenant) -> None:
+    user, browser = owner_of(tenant), Client()
+    browser.post("/accounts/login/", {"login": user.email, "password": PASSWORD})
+    assert browser.get("/t/acme/keys/").status_code == 200
+    for verb in ("switch-off", "switch-on"):
+        answer = client_for(make_user(admin=True)).post(f"/api/v1/admin/people/{user.id}/{verb}")
+        assert answer.status_code == 200
+    assert browser.get("/t/acme/keys/")["Location"].startswith("/accounts/login/")
+    assert AuditEvent.objects.filter(action="user.sessions_ended").count() == 1
+
+
 def test_sessions_are_listed_and_ended(tenant: Tenant) -> None:
     user = owner_of(tenant)
     here, there = Client(), Client(HTTP_USER_AGENT="Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0 <script>")

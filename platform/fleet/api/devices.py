@@ -10,10 +10,8 @@ from rest_framework.response import Response
 from fleet import access, care, cutting, selectors
 from fleet.api.serializers import DeviceDetail, DeviceOut, DeviceReasonIn, HealthLogOut, LayoutIn
 from fleet.models import Device, HealthEvent
+from kernel.texts import sought
 from tenants.api.base import PlatformView
-
-#: More of a search is cut off.
-SEARCH_LENGTH = 120
 
 
 class DevicesView(PlatformView):
@@ -45,8 +43,7 @@ class HealthLogView(PlatformView):
         responses=HealthLogOut(many=True),
     )
     def get(self, request: Request) -> Response:
-        wanted = request.query_params.get("q", "").strip()[:SEARCH_LENGTH].replace("\0", "")
-        page = self.paginate_queryset(selectors.health_log(wanted)) or []
+        page = self.paginate_queryset(selectors.health_log(sought(request.query_params.get("q", "")))) or []
         return self.get_paginated_response(HealthLogOut(page, many=True).data)
 
 

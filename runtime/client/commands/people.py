@@ -1,14 +1,12 @@
 """people: every account of the platform, for platform admins."""
 
-import uuid
 from typing import Annotated, Any
 
 import typer
 
+from runtime.client import naming
 from runtime.client import session as sessions
-from runtime.client.errors import UsageError
 from runtime.client.output import field
-from runtime.client.session import Session
 
 Person = Annotated[str, typer.Argument(help="Address or id of the account.")]
 
@@ -53,16 +51,5 @@ def switch_on(ctx: typer.Context, person: Person) -> None:
 
 def _act(ctx: typer.Context, person: str, verb: str) -> None:
     session = sessions.of(ctx)
-    row: dict[str, Any] = session.api.post(f"/admin/people/{_id(session, person)}/{verb}")
+    row: dict[str, Any] = session.api.post(f"/admin/people/{naming.person_id(session.api, person)}/{verb}")
     session.output.one(row, [("address", row["email"]), ("active", row["is_active"]), ("id", row["id"])])
-
-
-def _id(session: Session, person: str) -> str:
-    try:
-        return str(uuid.UUID(person))
-    except ValueError:
-        pass
-    for row in session.api.rows("/admin/people", {"q": person}):
-        if row["email"].lower() == person.lower():
-            return str(row["id"])
-    raise UsageError(f"Nobody has an account with the address {person}. List them: millpond people list.")
