@@ -40,6 +40,12 @@ def page(
     )
 
 
+def at(request: HttpRequest) -> dict[str, str]:
+    """What of the address says which page it is, for links that stay on it."""
+    found = {name: _id(request.GET.get(name)) for name in ("after", "before")}
+    return {name: str(value) for name, value in found.items() if value}
+
+
 def _id(text: str | None) -> uuid.UUID | None:
     try:
         return uuid.UUID(text or "")

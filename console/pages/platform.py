@@ -1,6 +1,7 @@
 """Pages of platform admins: overview, GPU map, nodes, system health."""
 
 import uuid
+from collections import Counter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from console.presenters import audit, glyphs
 from console.web import Place, Undo, came_from, done, platform_page, refused
 from fleet import access, care, faults, selectors, services
 from fleet.api.views import join_command
-from fleet.models import MachineKind
+from fleet.models import DeviceKind, MachineKind
 from fleet.states import DeviceState, NodeState
 from kernel import clock, errors
 from kernel.texts import sought
@@ -71,7 +72,7 @@ def devices(request: HttpRequest, place: Place) -> HttpResponse:
         nodes[view.device.node_id].append(view)
     chosen = next(iter(fleetviews.views(selectors.devices().filter(uuid=sought(request.GET.get("device", ""))))), None)
     context = {
-        "nodes": [(node, nodes[node.id]) for node in page.rows],
+        "nodes": [(node, nodes[node.id], _kinds(nodes[node.id])) for node in page.rows],
         "keyset": page,
         "chosen": chosen,
         "events": selectors.health_events_of(chosen.device, limit=12) if chosen else [],
@@ -81,7 +82,7 @@ def devices(request: HttpRequest, place: Place) -> HttpResponse:
         "states": [(state.value, glyphs.of("gpu", state.value).word) for state in DeviceState],
         "products": selectors.products(),
         "kept": kept,
-        "rest": urlencode({name: value for name, value in kept.items() if value}),
+        "rest": urlencode({name: value for name, value in {**kept, **keyset.at(request)}.items() if value}),
         "wanted": kept["q"],
         "is_filtered": any(kept.values()),
     }
@@ -92,6 +93,12 @@ def _layout(device: Any) -> list[dict[str, Any]]:
     """The MIG instances that the device reports, by their first slice."""
     mig = device.facts.get("mig") or {}
     return sorted(mig.get("instances") or (), key=lambda each: each.get("start", 0))
+
+
+def _kinds(views: list[fleetviews.DeviceView]) -> list[tuple[str, bool, int]]:
+    """What devices a node has: product, whether it is simulated, how many."""
+    counts = Counter((view.device.product, view.device.kind == DeviceKind.SIMULATED) for view in views)
+    return [(product, is_simulated, count) for (product, is_simulated), count in counts.items()]
 
 
 @platform_page

@@ -19,7 +19,7 @@ from scheduling.board import Board, Spot
 from scheduling.claims import Tenants, claim_of
 from scheduling.holders import Holders, bins_of
 from scheduling.need import Need
-from scheduling.snapshot import DeviceView, HolderView, NodeView
+from scheduling.snapshot import HolderView
 from scheduling.victims import ByBin, Pad, Standing, on_node, over_nodes, standing
 
 #: Replicas that may have to go for one.
@@ -167,10 +167,7 @@ def reserve(board: Board, found: Relief) -> None:
     board.restore(kept)
 
 
-View = tuple[NodeView, list[DeviceView]]
-
-
-def _both(now: View, before: View) -> View:
+def _both(now: stages.View, before: stages.View) -> stages.View:
     """A node that has what it had and what it will have, whichever is more."""
     node = dataclasses.replace(
         now[0],

@@ -8,7 +8,8 @@ from scheduling.board import Board, Spot
 from scheduling.need import Need
 from scheduling.snapshot import DeviceView, NodeView
 
-Views = dict[int, tuple[NodeView, list[DeviceView]]]
+View = tuple[NodeView, list[DeviceView]]
+Views = dict[int, View]
 
 
 def products(board: Board, need: Need) -> list[str]:
