@@ -114,7 +114,8 @@ class Agent:
         while True:
             self._wake.clear()
             try:
-                self._hear()
+                if self._hear():
+                    self._report_soon.set()
                 self._round(self._p.desired.current)
                 self._cut(self._p.desired.current)
             except Exception:  # boundary: recorded, and the next round looks at everything afresh
@@ -137,12 +138,11 @@ class Agent:
         self._p.applier.apply(actions)
         self._applied = desired.generation if desired else 0
 
-    def _hear(self) -> None:
-        """Note what happened to devices; the control plane hears of it soon."""
+    def _hear(self) -> bool:
+        """Note what drivers said of devices; true when they said something."""
         heard = [event for source in self._p.events for event in source.take()]
-        if heard:
-            self._p.health.note(heard)
-            self._report_soon.set()
+        self._p.health.note(heard)
+        return bool(heard)
 
     def _cut(self, desired: NodeAssignments | None) -> None:
         """Follow the MIG layouts."""
@@ -229,6 +229,7 @@ class Agent:
         """Look at the devices, and note what has changed since the last look."""
         scanned = with_owners(await self._p.inventory.scan(), self._p.applier.slots.values())
         after = {device.uuid: device for device in scanned}
+        self._hear()  # before what the scan finds: it names the cause, and the first fact is what people are told
         self._p.health.note(health.changes(self._p.applier.devices, after))
         self._p.applier.devices = after
         await self._p.mps.stop_unused(shared_devices(self._p.applier.slots.values()))

@@ -129,11 +129,12 @@ def test_no_page_breaks_on_junk(who: str) -> None:
     tenant, ids = make_world()
     user = owner_of(tenant) if who == "owner" else make_user(admin=True)
     wrong = []
-    for path in TENANT_PAGES if who == "owner" else [path for path in PAGES if path not in TENANT_PAGES]:
+    pages = TENANT_PAGES if who == "owner" else [path for path in PAGES if path not in TENANT_PAGES]
+    for number, path in enumerate(pages):
         client = _client(user)  # a page may sign out, or choose another language
         url = _fill(path, _values(tenant, ids))
         texts = [name for name in CONVERTER.findall(path) if f"<str:{name}>" in path]
-        for junk in JUNK:
+        for junk in JUNK[number % 2 :: 2]:  # half of it at each page, the other half at the next
             sent = dict.fromkeys(NAMES, junk)
             urls = [url, *(_fill(path, _values(tenant, ids, **{name: junk})) for name in texts)]
             for one in urls:

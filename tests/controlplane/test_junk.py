@@ -187,15 +187,15 @@ def test_fields_with_any_value(document: dict[str, Any], walk: tuple[Walker, dic
 
 def test_names_and_queries_with_any_text(document: dict[str, Any], walk: tuple[Walker, dict[str, Any]]) -> None:
     walker, values = walk
-    for method, path, operation in operations(document):
+    for number, (method, path, operation) in enumerate(operations(document)):
         for where in operation.get("parameters", []):
-            for text in TEXTS:
+            for text in TEXTS[number % 2 :: 2]:
                 junk = quote(text, safe="", errors="surrogatepass")
                 if where["in"] == "query":
                     walker.send(method, f"{url_of(path, values)}?{where['name']}={junk}")
                 elif where["in"] == "path":
                     walker.send(method, url_of(path, {**values, where["name"]: text}))
-    assert walker.sent > 500
+    assert walker.sent > 300
     assert not walker.wrong
 
 

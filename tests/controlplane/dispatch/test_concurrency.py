@@ -30,7 +30,7 @@ from tests.build.controlplane import actor_for, client_for, make_tenant, owner_o
 from tests.build.machines import GIB, FakeAgent, FakeGateway, Refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ROUNDS = 25
+ROUNDS = 15
 AT_ONCE = datetime.timedelta(0)
 Work = Callable[[random.Random], object]
 

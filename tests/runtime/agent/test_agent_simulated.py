@@ -51,6 +51,8 @@ async def test_an_xid_is_reported_soon_once_and_until_it_was_received(rig, contr
         return [fact for report in control.reports for fact in report.health if fact.code is HealthCode.XID]
 
     await eventually(xids)
+    facts = await eventually(lambda: [fact for report in control.reports for fact in report.health])
+    assert facts[0].code is HealthCode.XID, "what the driver says comes before what it leads to"
     first = xids()[0]
     assert (first.xid, first.device_uuid) == (79, uuids[3])
     await eventually(lambda: any(f.code is HealthCode.LOST for r in control.reports for f in r.health))
