@@ -173,6 +173,7 @@ def test_a_key_may_be_limited_to_endpoints(stack: Stack) -> None:
         for name in ("tiny", "elsewhere")
     }
     eventually(lambda: answers(stack, keys["tiny"]), "the key for this endpoint works", 20)
+    eventually(lambda: _code(stack, keys["elsewhere"], "tiny") != 401, "the other key is known, too", 20)
     assert _code(stack, keys["elsewhere"], "tiny") == 403
 
 

@@ -152,10 +152,11 @@ async def test_what_ran_when_the_gateway_was_killed_is_booked_by_the_next_and_no
     fake = engine[0]
     fake.tokens = 400
     fake.gate.clear()
-    fake.allow(12)
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(3):
-            await stack.enter_async_context(reading(process.url, 1))
+            await stack.enter_async_context(reading(process.url, 0))
+        await until(lambda: fake.running == 3, "all three are under way")
+        fake.allow(12)
         await until(lambda: sum(fake.computed.values()) == 12, "twelve tokens are computed")
         await process.end()
         fake.silent = True  # as if cut off: the next process cannot settle it either, and is killed too
