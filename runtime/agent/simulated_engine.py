@@ -12,7 +12,6 @@ import hmac
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ import msgspec
 import uvicorn
 
 from runtime.agent import files
-from runtime.base import asgi, lifeline, logs
+from runtime.base import asgi, lifeline, listening, logs
 from runtime.base.clock import Clock, SystemClock
 from runtime.wire import codec, inference
 from runtime.wire.assignments import World
@@ -251,8 +250,7 @@ async def serve(spec: EngineSpec) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with socket.socket() as sock:
-        sock.bind((spec.host, spec.port))
+    with listening.bind(spec.host, spec.port) as sock:
         sock.listen(256)
         server = _Server(uvicorn.Config(engine, log_level="warning", lifespan="off", access_log=False))
         serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 import uvicorn
 
-from runtime.base import logs
+from runtime.base import listening, logs
 from runtime.base.clock import Clock, SystemClock
 from runtime.engine import errors
 from runtime.engine.causal.grammar import GrammarService
@@ -255,7 +255,7 @@ def _listen(host: str, port: int) -> socket.socket:
         errors.StartError: the address is taken or not ours.
     """
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return listening.bind(host, port)
     except OSError as exc:
         raise errors.StartError("AddressInUse", f"Cannot listen on {host}:{port}: {exc.strerror}.") from exc
 

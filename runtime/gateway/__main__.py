@@ -11,7 +11,7 @@ from typing import NoReturn
 import msgspec
 import uvicorn
 
-from runtime.base import lifeline, logs
+from runtime.base import lifeline, listening, logs
 from runtime.gateway.app import App
 from runtime.gateway.core import build
 from runtime.gateway.files import FolderInUse, hold, write_private
@@ -92,21 +92,13 @@ def reload_certificate(settings: Settings, config: uvicorn.Config) -> None:
 
 
 def _bind(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # The protocol is named because event loops set TCP_NODELAY only on sockets that say TCP: 40 ms a small write.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if settings.reuse_port:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        return listening.bind(settings.host, settings.port, reuse_port=settings.reuse_port)
     except OSError as exc:
-        listener.close()
         raise OSError(
             f"cannot listen on {settings.host}:{settings.port} ({exc.strerror}); "
             "set MILLPOND_GATEWAY_HOST and MILLPOND_GATEWAY_PORT"
         ) from None
-    return listener
 
 
 def _url_of(listener: socket.socket, scheme: str) -> str:

@@ -150,3 +150,17 @@ def test_only_rows_about_to_be_deleted_are_locked_for_update():
         if any(locks_hard(inner) for inner in ast.walk(node)) and not deletes(node)
     ]
     assert found == []
+
+
+def test_only_one_place_binds_tcp_ports():
+    """There the protocol is named, without which small writes wait 40 ms: see runtime/base/listening.py."""
+    found = [
+        f"{tree.shown(path)}:{node.lineno}"
+        for path in tree.python_files()
+        if tree.shown(path)
+        not in ("runtime/base/listening.py", "runtime/embedded/checks.py")  # which only tries a port
+        for node in ast.walk(tree.syntax(path))
+        if _is_call_of(node, "create_server")
+        or (_is_call_of(node, "bind") and ast.unparse(node.func.value) != "listening")
+    ]
+    assert found == []

@@ -287,10 +287,10 @@ def _print_table(figures: dict[tuple[str, int], Figures], limits: dict[str, Any]
     print("step of the engine against the step's matrix products alone (fp32), ms:")
     for concurrency in CONCURRENCIES:
         step, products = limits[f"step_c{concurrency}_ms"], limits[f"products_c{concurrency}_ms"]
-        attention = limits[f"attention_c{concurrency}_ms"]
+        attention, onednn = limits[f"attention_c{concurrency}_ms"], limits[f"onednn_products_c{concurrency}_ms"]
         print(
             f"  batch {concurrency:<4} step {step:8.2f}  products {products:8.2f}  attention {attention:7.2f}"
-            f"  share {products / step:.2f}"
+            f"  share {products / step:.2f}  products by oneDNN {onednn:8.2f}  share {onednn / step:.2f}"
         )
     print(
         f"perplexity of a fixed text: fp32 {limits['perplexity_fp32']:.3f}, int8 {limits['perplexity_int8']:.3f}",
@@ -314,6 +314,8 @@ def _summary(
     for concurrency in CONCURRENCIES:
         share = limits[f"products_c{concurrency}_ms"] / limits[f"step_c{concurrency}_ms"]
         result[f"limit_share_c{concurrency}"] = round(share, 3)
+        onednn = limits[f"onednn_products_c{concurrency}_ms"] / limits[f"step_c{concurrency}_ms"]
+        result[f"onednn_share_c{concurrency}"] = round(onednn, 3)
         served = limits[f"products_c{concurrency}_ms"] / 1e3 / figures["fp32", concurrency].itl_p50
         result[f"served_share_c{concurrency}"] = round(served, 3)
     result["cold_start_s"], result["warm_start_s"] = round(starts["cold"], 2), round(starts["warm"], 2)

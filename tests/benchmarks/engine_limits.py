@@ -10,6 +10,7 @@ import torch
 
 from runtime.engine.causal import attention, loader
 from runtime.engine.causal import measure as sizes
+from runtime.engine.causal.linear import PackedLinear
 from runtime.engine.causal.model import Decoder
 from runtime.engine.causal.runner import Runner
 from runtime.engine.causal.scheduler import StepPlan, Work
@@ -46,8 +47,12 @@ def measure(path: Path) -> dict[str, Any]:
 
 
 def _steps(model: Decoder, source: ModelSource) -> dict[str, float]:
-    """Step and products in turn, so that both see the same machine; the least of each counts."""
+    """Step and products in turn, so that all see the same machine; the least of each counts.
+
+    Products are measured twice: by the model's own kernels, and of the same shapes by oneDNN, the library's best.
+    """
     found = {}
+    packed = _packed_products(model)
     for batch in BATCHES:
         blocks_each = -(-(CONTEXT + 1) // BLOCK_TOKENS)
         cache = sizes.new_pool(model, batch * blocks_each, BLOCK_TOKENS)
@@ -55,13 +60,37 @@ def _steps(model: Decoder, source: ModelSource) -> dict[str, float]:
         plan = StepPlan(tuple(_work(number, blocks_each) for number in range(batch)))
         products = model.products(batch)
         runner.run(plan)
-        step_ms, products_ms = [], []
+        step_ms, products_ms, packed_ms = [], [], []
         for _ in range(ROUNDS):
             step_ms.append(_timed(lambda: runner.run(plan)))  # noqa: B023 - called at once
             products_ms.append(_timed(products))
+            packed_ms.append(_timed(lambda: packed(batch)))  # noqa: B023 - called at once
         found[f"step_c{batch}_ms"], found[f"products_c{batch}_ms"] = min(step_ms), min(products_ms)
+        found[f"onednn_products_c{batch}_ms"] = min(packed_ms)
         found[f"attention_c{batch}_ms"] = min(_attention_ms(model, runner, plan) for _ in range(ROUNDS))
     return found
+
+
+def _packed_products(model: Decoder) -> Callable[[int], None]:
+    """The products of one step by oneDNN, in its own layout of the weights (float32)."""
+    cfg = model.config
+    attended, keys = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
+    of_layer = (
+        (attended + 2 * keys, cfg.hidden_size),
+        (cfg.hidden_size, attended),
+        (2 * cfg.intermediate_size, cfg.hidden_size),
+        (cfg.hidden_size, cfg.intermediate_size),
+    )
+    shapes = [shape for _ in range(cfg.num_layers) for shape in of_layer] + [(cfg.vocab_size, cfg.hidden_size)]
+    linears = [PackedLinear(torch.randn(shape) * 0.02, None) for shape in shapes]
+
+    def run(rows: int) -> None:
+        inputs = {width: torch.zeros((rows, width)) for width in {width for _, width in shapes}}
+        with torch.inference_mode():
+            for linear, (_, width) in zip(linears, shapes, strict=True):
+                linear(inputs[width])
+
+    return run
 
 
 def _attention_ms(model: Decoder, runner: Runner, plan: StepPlan) -> float:
