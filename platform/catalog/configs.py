@@ -71,8 +71,6 @@ class Settings:
 
 #: Fields that say how a replica is spread over devices; an engine is told by its world.
 PARALLEL: Final = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "tp_over_pcie")
-#: Engines that can run one replica as several ranks. The causal engine runs it on one device.
-SPREADS: Final[frozenset[str]] = frozenset()
 DEFAULTS: Final = Settings()
 #: Fields that are about the part of a device, and nothing that an engine reads.
 PARTITION: Final = ("isolation", "mig_profile", "memory_limit_bytes", "thread_percentage")

@@ -106,8 +106,8 @@ def _parallel(answer: Answer, need: Need) -> dict[str, int]:
     if port is None:
         raise CapacityGone(f"Node {answer.places[0].node.name} has no port left where ranks could meet.")
     chosen = need.choice.chosen if need.choice is not None else None
-    tensor, expert = (chosen.tp, chosen.ep) if chosen is not None else (need.devices, 1)
-    return {"tensor": tensor, "pipeline": need.stages, "expert": expert, "port": port}
+    tensor, stages, expert = (chosen.tp, chosen.pp, chosen.ep) if chosen is not None else (need.devices, need.stages, 1)
+    return {"tensor": tensor, "pipeline": stages, "expert": expert, "port": port}
 
 
 def _assign(replica: Replica, answer: Answer, need: Need) -> None:

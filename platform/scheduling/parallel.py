@@ -27,7 +27,8 @@ MAX_PP: Final = 64
 class ModelFacts:
     """Sizes of a model as it is stored on the devices; bytes.
 
-    ``replicated_bytes`` of the weights are kept by every TP rank; ``expert_bytes`` are routed experts. ``latent_dim``
+    ``replicated_bytes`` of the weights are kept by every TP rank of every stage, ``ends_bytes`` (embedding and output
+    projection) whole by the first rank, which needs most; ``expert_bytes`` are routed experts. ``latent_dim``
     is what MLA keeps per token and layer (0: keys and values per head). ``expert_size`` is the inner size of an expert
     and ``block`` what quantization blocks must divide (1: anything). ``stages_supported``: the engine can run stages.
     """
@@ -41,6 +42,7 @@ class ModelFacts:
     kv_width: int = 2
     width: int = 2
     replicated_bytes: int = 0
+    ends_bytes: int = 0
     latent_dim: int = 0
     experts: int = 0
     experts_per_token: int = 0
@@ -58,8 +60,9 @@ class ModelFacts:
         return 2 * layers * max(1, self.kv_heads // tp) * self.head_dim * self.kv_width
 
     def weights_per_rank(self, tp: int, pp: int) -> int:
-        """Stages are about equal; what TP cannot divide is on every rank."""
-        return math.ceil(((self.weights_bytes - self.replicated_bytes) / tp + self.replicated_bytes) / pp)
+        """Of the rank that has most. Stages are about equal; what TP cannot divide is on every rank."""
+        divided = self.weights_bytes - self.replicated_bytes - self.ends_bytes
+        return math.ceil((divided / tp + self.replicated_bytes) / pp) + self.ends_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from catalog import configs
 from catalog.estimate import Estimate, VersionFacts, shape_of
 from catalog.holding import Shape
 from scheduling import topology
@@ -17,7 +16,6 @@ from scheduling.answers import Ask
 from scheduling.need import Need, key_of
 from scheduling.parallel import Choice, Hardware, ModelFacts, Option, Wanted, choose, option_as_given
 from scheduling.snapshot import Snapshot
-from scheduling.words import size
 
 #: What communicators between ranks keep of each device.
 COMMUNICATORS_BYTES: Final = 512 * 1024**2
@@ -73,11 +71,6 @@ class Spread:
     given: Given
     engine: str
 
-    @property
-    def able(self) -> bool:
-        """True when the engine itself can run several ranks."""
-        return self.engine in configs.SPREADS
-
 
 def spread_of(version: VersionFacts, config: SpreadConfig, needs: Mapping[str, Need]) -> Spread | None:
     """The facts of a version for plans over several devices; ``None`` where it runs on no device of that kind."""
@@ -98,12 +91,18 @@ def spread_of(version: VersionFacts, config: SpreadConfig, needs: Mapping[str, N
 
 
 def _model(shape: Shape, sized: Estimate, width: float) -> ModelFacts:
-    """Keys and values as the estimate counts them: bytes per head, scales included."""
+    """Keys and values as the estimate counts them: bytes per head, scales included.
+
+    Embedding and output projection are never held in less than a byte per weight.
+    """
+    ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
+    per_weight = width or (sized.weights_bytes / shape.parameters if shape.parameters else 0.0)
     per_head = sized.kv_bytes_per_token // (2 * shape.layers * shape.kv_heads)
     experts = 3 * shape.hidden_size * shape.expert_size * shape.num_experts * shape.sparse_layers
     share = min(1.0, experts / shape.parameters) if shape.parameters else 0.0
     return ModelFacts(
         weights_bytes=sized.weights_bytes,
+        ends_bytes=min(sized.weights_bytes, int(ends * max(1.0, per_weight))),
         layers=shape.layers,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
@@ -164,10 +163,14 @@ def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> d
     largest = max((each.largest_bytes for each in products), default=0)
     if spread.given.ranks == 1 and (spread.given.named or not products or need.memory_bytes <= largest):
         return one
-    if need.kind == "cuda" and not spread.able:
-        return {need.kind: dataclasses.replace(need, unsupported=_one_device_only(spread, need, largest))}
-    plans = [(each, _choice(spread, each)) for each in products]
+    real = need.kind == "cuda"
+    if real and spread.given.expert > 1:
+        return {need.kind: dataclasses.replace(need, unsupported=_no_experts(spread))}
+    spread = _of_engine(spread) if real else spread
+    plans = [(each, _choice(spread, _one_node(each) if real else each)) for each in products]
     made = [(each, _ranks(spread, need, each, choice.chosen, choice)) for each, choice in plans if choice.chosen]
+    if real:
+        made = [(each, _side_by_side(planned, each)) for each, planned in made]
     if not made:
         choice = plans[0][1] if plans else None
         refused = choice.sentence if choice is not None and spread.given.named else ""
@@ -176,14 +179,33 @@ def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> d
     return {key_of(need.kind, each.product): planned for each, planned in made}
 
 
-def _one_device_only(spread: Spread, need: Need, largest: int) -> str:
-    if spread.given.ranks > 1:
-        why = f"{spread.given.ranks} ranks are asked for"
-    else:
-        why = f"one replica needs {size(need.memory_bytes)} and the largest device has {size(largest)}"
+def _no_experts(spread: Spread) -> str:
     return (
-        f"The {spread.engine} engine runs a replica on one device, but {why}: use smaller weights (quantization), keep "
-        "layers in host memory (offload_layers), or a larger device."
+        f"The {spread.engine} engine divides experts like every other matrix and does not spread them: use "
+        "tensor_parallel instead of expert_parallel."
+    )
+
+
+def _of_engine(spread: Spread) -> Spread:
+    """Without the ways that the engine does not go: to it experts are matrices like others."""
+    return dataclasses.replace(spread, model=dataclasses.replace(spread.model, experts=0))
+
+
+def _one_node(kind: topology.Kind) -> topology.Kind:
+    """One domain of one node: all ranks of an engine are there."""
+    return dataclasses.replace(kind, domains=1, nodes=1)
+
+
+def _side_by_side(need: Need, kind: topology.Kind) -> Need:
+    """All stages as one group of devices, which is on one node and where there is NVLink in one domain."""
+    together = need.devices * need.stages
+    return dataclasses.replace(
+        need,
+        devices=together,
+        stages=1,
+        linked=together > 1 and kind.link.nvlink,
+        host_bytes=need.host_bytes * need.stages,
+        millicpus=need.millicpus * need.stages,
     )
 
 

@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 import runtime
 from runtime.agent.errors import Fault, Retry
@@ -36,21 +38,40 @@ def choose_device(
 ) -> Target:
     """Return the granted device as it is on this node. ``simulated``: stand-ins may run on simulated devices.
 
-    Of several, which one stand-in takes for all the ranks of this node, the first is returned.
+    Of several the first is returned, with the UUIDs of all in the order of the ranks and the least that is granted of
+    any; one stand-in takes all the ranks of this node.
 
     Raises:
         Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated``, ``DeviceCut``, ``InstanceMissing`` or
             ``UnsupportedPlacement``.
     """
-    several = len(assignment.devices) != 1 or assignment.world is not None
-    here = [devices[grant.uuid] for grant in assignment.devices if grant.uuid in devices]
-    if several and (not assignment.devices or any(device.kind is not DeviceKind.SIMULATED for device in here)):
-        size = assignment.world.size if assignment.world is not None else len(assignment.devices)
+    grants = assignment.devices
+    if not grants:
+        raise Fault("UnsupportedPlacement", "no device is granted", Retry.NEVER)
+    targets = [_target(grant, devices, simulated=simulated) for grant in grants]
+    if len(targets) == 1 and assignment.world is None:
+        return targets[0]
+    if any(target.device.kind is not DeviceKind.SIMULATED for target in targets):
+        _check_ranks(assignment, targets)
+    least = msgspec.structs.replace(grants[0], memory_bytes=min(grant.memory_bytes for grant in grants))
+    return Target(grant=least, device=targets[0].device, visible=",".join(target.visible for target in targets))
+
+
+def _check_ranks(assignment: ReplicaAssignment, targets: Sequence[Target]) -> None:
+    """Whether one engine can run a rank on each of ``targets``: GPUs of this node, and all ranks there are."""
+    world, count = assignment.world, len(targets)
+    if world is None or world.size != count or world.ranks != list(range(count)):
+        size = world.size if world is not None else count
         raise Fault(
-            "UnsupportedPlacement", f"the engine runs a replica on one device, not as {size} ranks", Retry.NEVER
+            "UnsupportedPlacement",
+            f"the engine runs all ranks on one node, and here are {count} of {size}",
+            Retry.NEVER,
         )
-    targets = [_target(grant, devices, simulated=simulated) for grant in assignment.devices]
-    return targets[0]
+    walled = {Share.MIG, Share.MPS}  # neither lets one process see parts of several GPUs
+    if any(each.device.kind is not DeviceKind.CUDA or each.grant.share in walled for each in targets):
+        raise Fault(
+            "UnsupportedPlacement", "several ranks need a GPU each, not a MIG instance or MPS share", Retry.NEVER
+        )
 
 
 def _target(grant: DeviceGrant, devices: Mapping[str, DeviceReport], *, simulated: bool) -> Target:

@@ -60,7 +60,7 @@ class Starter:
             OSError: the process could not be started.
         """
         target = launch.choose_device(slot.assignment, devices, simulated=self._settings.simulate_engines)
-        if self._changing(target.grant.uuid):
+        if any(self._changing(grant.uuid) for grant in slot.assignment.devices):
             raise Fault("DeviceChanging", "the GPU is being cut anew: the replica starts after that", Retry.SOON)
         if not slot.uid:
             slot.uid = self._walls.free_uid(taken)

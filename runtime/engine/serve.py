@@ -17,7 +17,7 @@ from runtime.engine import environment, errors
 from runtime.engine.formats.kinds import guess_format
 from runtime.engine.process import EngineProcess
 from runtime.engine.settings import KV_DTYPES, QUANTIZATIONS
-from runtime.wire.assignments import EngineConfig
+from runtime.wire.assignments import EngineConfig, World
 from runtime.wire.inference import EngineSpec
 from runtime.wire.reports import Phase
 
@@ -59,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-dtype", default="same", choices=KV_DTYPES, help="how keys and values are held")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where it runs")
     parser.add_argument(
+        "--tensor-parallel", type=int, default=1, metavar="N", help="divide every layer over N devices (default: 1)"
+    )
+    parser.add_argument(
+        "--pipeline-parallel", type=int, default=1, metavar="N", help="give the layers to N stages (default: 1)"
+    )
+    parser.add_argument(
         "--api-key", default="", help=f"key that clients have to send; {API_KEY_ENV} keeps it out of process lists"
     )
     return parser
@@ -70,6 +76,11 @@ def _spec(options: argparse.Namespace, folder: Path) -> EngineSpec:
     device = ("cuda" if _CUDA_NODE.exists() else "cpu") if options.device == "auto" else options.device
     if options.memory < 0 or options.max_model_len < 0:
         raise errors.StartError("InvalidOption", "--memory and --max-model-len cannot be negative.")
+    tensor, stages = options.tensor_parallel, options.pipeline_parallel
+    if tensor < 1 or stages < 1:
+        raise errors.StartError("InvalidOption", "--tensor-parallel and --pipeline-parallel are 1 or more.")
+    ranks = tensor * stages
+    world = World(size=ranks, ranks=list(range(ranks)), leader="", tensor=tensor, pipeline=stages)
     dtype = options.dtype or ("bfloat16" if device == "cuda" else "float32")
     return EngineSpec(
         replica_id="serve",
@@ -90,6 +101,7 @@ def _spec(options: argparse.Namespace, folder: Path) -> EngineSpec:
         ),
         host=options.host,
         port=options.port,
+        world=world if ranks > 1 else None,
         advertise_host="127.0.0.1" if options.host in ("", "0.0.0.0", "::") else options.host,  # noqa: S104 - compared
     )
 

@@ -103,6 +103,7 @@ class CausalEngine:
             self._wake.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)  # a step that never ends must not keep the process
+        self._runner.close()
 
     def submit(self, request: GenerationRequest, sink: Sink) -> Job:
         """Take ``request``; ``sink`` is called from the engine's thread with its events, and must not block.

@@ -9,7 +9,8 @@ import torch
 
 from runtime.engine import errors
 from runtime.engine.causal.model import Decoder
-from runtime.engine.formats.source import ModelSource
+from runtime.engine.formats.source import ModelSource, TensorPiece
+from runtime.engine.ranks.split import WHOLE, Cut, Split
 
 Progress = Callable[[float], None]
 
@@ -27,8 +28,9 @@ def load(
     quantization: str = "none",
     kv: str = "same",
     offload_layers: int = 0,
+    split: Split = WHOLE,
 ) -> Decoder:
-    """Build the decoder of ``source``; ``progress`` is told the share of bytes read, 0..1.
+    """Build the decoder of ``source``, or this rank's part of it; ``progress`` is told the share of bytes read, 0..1.
 
     Raises:
         errors.StartError: a tensor is missing, unknown, or has another shape than the config says.
@@ -41,6 +43,7 @@ def load(
         kv=kv,
         offload_layers=offload_layers,
         int4_group=source.int4_group,
+        split=split,
     )
     with ThreadPoolExecutor(1, thread_name_prefix="packing") as packing:
         _fill(model, source, progress, packing)
@@ -54,7 +57,8 @@ def _fill(model: Decoder, source: ModelSource, progress: Progress, packing: Thre
     """Copy every tensor into its place; a part that is whole is sealed while the next is read, its places forgotten."""
     sealing: deque[Future[None]] = deque()
     destinations = model.destinations()
-    rows_missing = {name: tensor.shape[0] for name, tensor in destinations.items()}
+    cut = {name: model.cut(name) for name in destinations}
+    rows_missing = {name: _rows(tensor, cut[name]) for name, tensor in destinations.items()}
     parts = Counter(model.part(name) for name in destinations)
     done = 0
     for piece in source.pieces():
@@ -63,18 +67,13 @@ def _fill(model: Decoder, source: ModelSource, progress: Progress, packing: Thre
         name = model.full_name(piece.name)
         target = destinations.get(name)
         if target is None:
-            _check_ignorable(name, source)
+            if not model.elsewhere(name):
+                _check_ignorable(name, source)
             continue
-        part = target[piece.row : piece.row + piece.data.shape[0]]
-        if part.shape != piece.data.shape:
-            raise errors.StartError(
-                "DamagedModel",
-                f"Tensor {piece.name} has shape {tuple(piece.data.shape)}, the config says {tuple(target.shape)}.",
-            )
-        part.copy_(piece.data)
+        _place(piece, target, cut[name])
         rows_missing[name] -= piece.data.shape[0]
         if rows_missing[name] <= 0:
-            del destinations[name], target, part
+            del destinations[name], target
             group = model.part(name)
             parts[group] -= 1
             if not parts[group]:
@@ -87,6 +86,37 @@ def _fill(model: Decoder, source: ModelSource, progress: Progress, packing: Thre
     if missing:
         shown = ", ".join(missing[:3])
         raise errors.StartError("DamagedModel", f"{len(missing)} tensors are missing, among them {shown}.")
+
+
+def _rows(target: torch.Tensor, cut: Cut | None) -> int:
+    """Rows of the whole tensor of which ``target`` has a part."""
+    return int(target.shape[0]) if cut is None or cut.dim else cut.size
+
+
+def _place(piece: TensorPiece, target: torch.Tensor, cut: Cut | None) -> None:
+    """Copy what of ``piece``, some rows of a tensor, belongs into ``target``.
+
+    Raises:
+        errors.StartError: the tensor has another shape than the config says.
+    """
+    data, row = piece.data, piece.row
+    want = list(target.shape)
+    if cut is not None:
+        want[cut.dim] = cut.size
+    if list(data.shape[1:]) != want[1:] or row + data.shape[0] > want[0]:
+        raise errors.StartError(
+            "DamagedModel", f"Tensor {piece.name} has shape {tuple(data.shape)}, the config says {tuple(want)}."
+        )
+    if cut is None or cut.dim:
+        kept = data if cut is None else torch.cat([data[:, first:last] for first, last in cut.ranges], dim=1)
+        target[row : row + data.shape[0]].copy_(kept)
+        return
+    begin = 0
+    for first, last in cut.ranges:
+        low, high = max(first, row), min(last, row + data.shape[0])
+        if low < high:
+            target[begin + low - first : begin + high - first].copy_(data[low - row : high - row])
+        begin += last - first
 
 
 def _check_ignorable(name: str, source: ModelSource) -> None:

@@ -1,7 +1,7 @@
 """Finding out before the first request: what the largest step takes, and that the engine answers."""
 
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runtime.engine import errors
 from runtime.engine.causal import attention, ledger, sdpa, workspace
@@ -14,8 +14,12 @@ from runtime.engine.causal.runner import Runner
 from runtime.engine.causal.scheduler import StepPlan, Work
 from runtime.engine.causal.sequences import SamplingParams, Sequence
 from runtime.engine.formats.source import ModelSource
+from runtime.engine.ranks import orders
 from runtime.wire.assignments import EngineConfig
 from runtime.wire.inference import EngineSpec
+
+if TYPE_CHECKING:
+    from runtime.engine.ranks.team import Team
 
 # Attention over a long context turns its boolean mask into numbers: one byte and one float per query and key.
 _MASK_BYTES: Final = 5
@@ -61,8 +65,34 @@ def new_graphs(model: Decoder, cache: Cache, max_rows: int, max_len: int) -> Dec
     return DecodeGraphs(model, cache, CudaRecorder(), max_rows=max_rows, max_len=max_len, most_tokens=most)
 
 
+def new_runner(
+    model: Decoder, blocks: int, block_tokens: int, eos_ids: frozenset[int], team: "Team | None" = None
+) -> Runner:
+    """A runner over a pool of ``blocks`` blocks, of which every rank has its part."""
+    if team is not None:
+        team.do(orders.Pool(blocks))
+    runner = Runner(model, new_pool(model, blocks, block_tokens), block_tokens, eos_ids)
+    if team is None:
+        return runner
+    from runtime.engine.ranks.team import TeamRunner
+
+    return TeamRunner(team, runner)
+
+
+def resize(model: Decoder, team: "Team | None", positions: int) -> None:
+    """Make the rotary tables for so many positions, in every rank."""
+    if team is not None:
+        team.do(orders.Positions(positions))
+    model.resize_positions(positions)
+
+
 def fixed_costs(
-    spec: EngineSpec, source: ModelSource, model: Decoder, probe: ledger.DeviceProbe, context: int
+    spec: EngineSpec,
+    source: ModelSource,
+    model: Decoder,
+    probe: ledger.DeviceProbe,
+    context: int,
+    team: "Team | None" = None,
 ) -> ledger.FixedCosts:
     """What the largest step that the limits allow takes beyond what is held: remembered, or measured by running it."""
     config = spec.config
@@ -72,9 +102,9 @@ def fixed_costs(
     entry = workspace.name(model, config, prefill)
     peak = workspace.recall(entry)
     if peak is None:
-        peak = _peak(model, probe, config, prefill, source.eos_ids)
+        peak = _peak(model, probe, config, prefill, source.eos_ids, team)
         workspace.remember(entry, peak)
-    token_bytes = model.kv.token_bytes(source.config)
+    token_bytes = model.kv.token_bytes(model.config)
     # the kernels read pages where they are; neither they nor the variable-length one needs masks
     masks = 0 if model.program is not None or model.flash is not None else budget * longest * _MASK_BYTES
     tables = 2 * 4 * longest * source.config.rotary_dim * (2 if source.config.local_rope else 1)
@@ -91,21 +121,27 @@ def fixed_costs(
 
 
 def _peak(
-    model: Decoder, probe: ledger.DeviceProbe, config: EngineConfig, prefill: int, eos_ids: frozenset[int]
+    model: Decoder,
+    probe: ledger.DeviceProbe,
+    config: EngineConfig,
+    prefill: int,
+    eos_ids: frozenset[int],
+    team: "Team | None",
 ) -> int:
     """Bytes that a step of one prompt and a step of single tokens take at most, beyond what is held."""
-    model.resize_positions(max(prefill, 2))
+    resize(model, team, max(prefill, 2))
     blocks_each = -(-prefill // config.kv_block_tokens)
-    cache = new_pool(model, blocks_each + config.max_num_seqs, config.kv_block_tokens)
-    graphs = new_graphs(model, cache, config.max_num_seqs, config.kv_block_tokens)
-    scratch = Runner(model, cache, config.kv_block_tokens, eos_ids, graphs)
+    scratch = new_runner(model, blocks_each + config.max_num_seqs, config.kv_block_tokens, eos_ids, team)
+    scratch.graphs = new_graphs(model, scratch.cache, config.max_num_seqs, config.kv_block_tokens)
     before = probe.held_bytes()
     probe.start_peak()
     scratch.run(_prefill_plan(prefill, blocks_each))
     scratch.run(_decode_plan(config.max_num_seqs, blocks_each))
     scratch.record()
     peak = max(0, probe.peak_bytes() - before - scratch.cache.num_bytes)
-    del scratch, cache, graphs
+    del scratch
+    if team is not None:
+        team.do(orders.Pool(0))
     probe.give_back()
     return peak
 

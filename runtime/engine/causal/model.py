@@ -7,7 +7,7 @@ torch, on any device. What an architecture is made of is said by :mod:`config`, 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,10 @@ from runtime.engine.causal.config import DecoderConfig
 from runtime.engine.causal.device_cache import DeviceKvCache
 from runtime.engine.causal.linear import Backend, Embedding, Linear
 from runtime.engine.causal.quantized import INT4_GROUPS
+from runtime.engine.ranks.split import WHOLE, Cut, Split, cuts
+
+if TYPE_CHECKING:
+    from runtime.engine.ranks.peers import Peers
 
 # What belongs to no layer is sealed by these names.
 _EMBEDDING: Final = "embedding"
@@ -32,8 +36,11 @@ class Decoder:
 
     ``quantization`` is how weights are held (:mod:`linear`); ``kv`` how keys and values are (:mod:`attention`); the
     last ``offload_layers`` layers wait in host memory (:mod:`offload`). In 4 bits at most ``int4_group`` weights share
-    a scale.
+    a scale. ``config`` is of the whole model; of one that is ``split``, ``self.config`` is this rank's part, and
+    ``peers`` must be there before it computes.
     """
+
+    peers: "Peers | None" = None
 
     def __init__(
         self,
@@ -45,8 +52,12 @@ class Decoder:
         kv: str = "same",
         offload_layers: int = 0,
         int4_group: int = INT4_GROUPS[0],
+        split: Split = WHOLE,
     ) -> None:
-        self.config = config
+        self.split = split
+        self._numbers = split.layers(config.num_layers)
+        self._cuts = cuts(config, split)
+        self.config = config = split.local(config)
         self.dtype = dtype
         self.device = device
         self.kv = attention.KvForm(kv, dtype)
@@ -56,10 +67,12 @@ class Decoder:
         self._norm_bias = self._new(config.hidden_size) if kind.norm == "layer" else None
         self._positions = self._new(config.max_positions, config.hidden_size) if kind.names.positions else None
         self._head_bias = self._new(config.vocab_size) if kind.head_bias else None
-        self._raw: dict[str, Tensor] = {_EMBEDDING: self._new(config.vocab_size, config.hidden_size)}
-        if not config.tie_embeddings:
+        self._raw: dict[str, Tensor] = {}
+        if split.first:
+            self._raw[_EMBEDDING] = self._new(config.vocab_size, config.hidden_size)
+        if split.leads and not config.tie_embeddings:
             self._raw[_HEAD] = self._new(config.vocab_size, config.hidden_size)
-        self._loading = {number: layers.empty(config, number, self._new) for number in range(config.num_layers)}
+        self._loading = {number: layers.empty(config, number, self._new) for number in self._numbers}
         self._ready: dict[int, offload.Resident] = {}
         self._offload = offload_layers
         self._layers: list[offload.Resident] = []
@@ -89,6 +102,19 @@ class Decoder:
             found.update(layers.destinations(self.config, number, raw))
         return found
 
+    def cut(self, name: str) -> Cut | None:
+        """What of the tensor called ``name`` is here; ``None`` when it is whole."""
+        if not self._cuts or not self.part(name).isdecimal():
+            return None
+        return self._cuts.get(name.split(".", self.config.architecture.names.layer.count(".") + 2)[-1])
+
+    def elsewhere(self, name: str) -> bool:
+        """True when another rank has the tensor called ``name``."""
+        part = self.part(name)
+        if part.isdecimal():
+            return int(part) not in self._numbers and int(part) < len(self.config.sparse)
+        return self.split.size > 1 and part in (_EMBEDDING, _HEAD) and not self.split.leads
+
     def full_name(self, name: str) -> str:
         """``name`` as :meth:`destinations` has it, where checkpoints may leave out its first part."""
         kind = self.config.architecture
@@ -107,12 +133,15 @@ class Decoder:
         """``part`` is whole: bring it into its final shape, so that at most a few layers are held twice."""
         if part.isdecimal():
             number = int(part)
-            whole = layers.ready(self.config, number, self._loading.pop(number), self._backend)
-            waits = number >= self.config.num_layers - self._offload
+            raw = self._loading.pop(number)
+            if self.split.index:  # what is added once is added by the first rank of a stage
+                raw.output_bias = raw.down_bias = None
+            whole = layers.ready(self.config, number, raw, self._backend)
+            waits = number >= len(self.config.sparse) - self._offload
             self._ready[number] = offload.Offloaded(whole) if waits else whole
         elif part == _EMBEDDING:
             self._embedding = self._backend.embedding(self._raw.pop(part))
-            self._head = self._embedding if self.config.tie_embeddings else self._head
+            self._head = self._embedding if self.config.tie_embeddings and self.split.leads else self._head
         elif part == _HEAD:
             self._head = self._backend.head(self._raw.pop(part))
 
@@ -125,7 +154,7 @@ class Decoder:
         self._positions = self._backend.optional(self._positions)
         self._head_bias = self._backend.optional(self._head_bias)
         self._layers = [self._ready.pop(number) for number in sorted(self._ready)]
-        kernels = self._backend.kernels
+        kernels = None if self.split.size > 1 else self._backend.kernels
         if kernels is not None and not (self.kv.quantized or self._offload) and native.supports(self.config, kernels):
             assert self._embedding is not None
             assert self._head is not None
@@ -160,7 +189,8 @@ class Decoder:
     @property
     def recordable(self) -> bool:
         """True when a step is the same operations whatever its values: no router, and every layer where it computes."""
-        return self.flash is not None and not any(self.config.sparse) and not self._offload
+        whole = not self._offload and self.split.size == 1
+        return self.flash is not None and not any(self.config.sparse) and whole
 
     def forward(self, batch: attention.StepBatch, cache: Cache) -> Tensor:
         """Compute all tokens of ``batch``, fill the cache, return hidden states [len(batch.picks), hidden]."""
@@ -179,17 +209,44 @@ class Decoder:
 
     def compute(self, step: Step, cache: Cache) -> Tensor:
         """The same for a step that is on the device, with torch."""
+        x = self._entering(step)
+        turns = self._turns(step)
+        for number, layer in enumerate(self._layers):
+            with offload.here(layer) as present:
+                x = self._layer(number, present, x, turns[bool(present.window)], step, cache)
+        return self._leaving(x, step)
+
+    def _entering(self, step: Step) -> Tensor:
+        """The hidden states that the first layer here reads."""
+        if not self.split.first:
+            return self._others.take(step.tokens.shape[0], self.config.hidden_size, self.dtype)
         assert self._embedding is not None
         x = self._embedding.rows(step.tokens)
         if self.config.architecture.scaled_embedding:
             x = x * torch.tensor(self.config.hidden_size**0.5, dtype=self.dtype)
         if self._positions is not None:
             x = x + functional.embedding(step.positions, self._positions)
-        turns = self._turns(step)
-        for number, layer in enumerate(self._layers):
-            with offload.here(layer) as present:
-                x = self._layer(number, present, x, turns[bool(present.window)], step, cache)
-        return self._normed(x.index_select(0, step.picks), self._norm, self._norm_bias)
+        return x
+
+    def _leaving(self, x: Tensor, step: Step) -> Tensor:
+        """Normed hidden states of the picked rows, where they are wanted: with the leader."""
+        if not self.split.last:
+            self._others.pass_on(x)
+            rows = step.picks.shape[0] if self.split.leads else 0
+            return self._others.take_picks(rows, self.config.hidden_size, self.dtype) if rows else x[:0]
+        hidden = self._normed(x.index_select(0, step.picks), self._norm, self._norm_bias)
+        if not self.split.first and not self.split.index and len(hidden):
+            self._others.return_picks(hidden)
+        return hidden
+
+    @property
+    def _others(self) -> "Peers":
+        assert self.peers is not None
+        return self.peers
+
+    def _total(self, part: Tensor) -> Tensor:
+        """What the ranks of this stage have, added up."""
+        return part if self.peers is None else self.peers.total(part)
 
     def _turns(self, step: Step) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | tuple[None, None]:
         """Rotations of the step's positions: in layers that see everything, and in layers with a window."""
@@ -243,11 +300,12 @@ class Decoder:
         entering = self._normed(x, layer.input_norm, layer.input_norm_bias)
         attended = self._attention(number, layer, entering, turn, step, cache)
         if layer.post_norm is None:  # side by side
-            return attended + layer.mlp(entering) + x
+            return self._total(attended + layer.mlp(entering)) + x
+        attended = self._total(attended)
         if layer.attention_after is not None:
             attended = self._normed(attended, layer.attention_after)
         x = x + attended
-        thought = layer.mlp(self._normed(x, layer.post_norm, layer.post_norm_bias))
+        thought = self._total(layer.mlp(self._normed(x, layer.post_norm, layer.post_norm_bias)))
         if layer.mlp_after is not None:
             thought = self._normed(thought, layer.mlp_after)
         return x + thought

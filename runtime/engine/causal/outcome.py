@@ -22,7 +22,7 @@ class StepBookkeeper:
         figures: EngineFigures,
         eos_ids: frozenset[int],
         end: EndJob,
-        scrub: Callable[[Sequence], None],
+        scrub: Callable[[list[int]], None],
     ) -> None:
         self._scheduler = scheduler
         self._figures = figures
@@ -145,7 +145,7 @@ class StepBookkeeper:
             message = f"The output cannot follow the grammar any further: {failure}."
             self._end(job, errors.RequestFailed(message, code="grammar_failed"))
             return
-        self._scrub(choice.sequence)  # nothing of it may reach another one
+        self._scrub(choice.sequence.blocks)  # nothing of it may reach another one
         self._scheduler.finish(choice.sequence, keep=False)
         self._end(
             job, errors.RequestFailed("The model produced numbers that are not finite.", code="non_finite_logits")

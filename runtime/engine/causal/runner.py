@@ -32,8 +32,8 @@ class Runner:
         self.cache = cache
         self.graphs = graphs
         self._sleeper = Sleeper(model, cache, moves=model.device.type != "cpu")
-        self._block_tokens = block_tokens
-        self._eos_ids = eos_ids
+        self.block_tokens = block_tokens
+        self.eos_ids = eos_ids
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute ``plan`` and sample where a sequence has caught up.
@@ -56,7 +56,7 @@ class Runner:
 
     def _run(self, plan: StepPlan) -> StepResult:
         batch, owners = self._batch(plan)
-        self.cache.reserve(int(batch.tables.max(initial=0)) + 1, self._block_tokens)
+        self.reserve(batch)
         sampling = [row for row, (item, position) in enumerate(owners) if _samples(item, position)]
         sequences = [owners[row][0].sequence for row in sampling]
         if self.graphs is not None and len(sampling) == len(owners) == len(batch.tokens):
@@ -69,7 +69,7 @@ class Runner:
             assert isinstance(self.cache, attention.KvCache)
             greedy = zip(sequences, *program.greedy(batch, self.cache), strict=True)
             return StepResult({one.id: Sampled(token if fine else None) for one, token, fine in greedy})
-        hidden = self.model.forward(batch, self.cache)
+        hidden = self.forward(batch)
         chosen: list[Sampled] = []
         if sampling:
             wanted = hidden if len(sampling) == len(owners) else hidden[sampling]
@@ -79,11 +79,19 @@ class Runner:
             self._prompt_logprobs(hidden, owners),
         )
 
+    def reserve(self, batch: attention.StepBatch) -> None:
+        """Have memory for the blocks of ``batch``."""
+        self.cache.reserve(int(batch.tables.max(initial=0)) + 1, self.block_tokens)
+
+    def forward(self, batch: attention.StepBatch) -> torch.Tensor:
+        """Hidden states of the picked rows of ``batch``."""
+        return self.model.forward(batch, self.cache)
+
     def _choose(self, logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled]:
         """Plain greedy rows take the arg-max; only others are worth the sampler's many looks at the whole row."""
         found = self.model.best(logits)
         if found is None:
-            return sampler.sample(logits, sequences, self._eos_ids)
+            return sampler.sample(logits, sequences, self.eos_ids)
         return self._pick(logits, found, sequences)
 
     def _pick(
@@ -95,7 +103,7 @@ class Runner:
         others = [row for row, sequence in enumerate(sequences) if not sequence.greedy]
         if others:
             rows = logits if len(others) == len(sequences) else logits[others]
-            sampled = sampler.sample(rows, [sequences[row] for row in others], self._eos_ids)
+            sampled = sampler.sample(rows, [sequences[row] for row in others], self.eos_ids)
             for row, outcome in zip(others, sampled, strict=True):
                 chosen[row] = outcome
         return chosen
@@ -108,7 +116,7 @@ class Runner:
         work = [
             (item.sequence.tokens[item.start : item.start + item.count], item.start, item.blocks) for item in ordered
         ]
-        batch = attention.layout(work, rows, block_tokens=self._block_tokens, first_block=attention.FIRST_BLOCK)
+        batch = attention.layout(work, rows, block_tokens=self.block_tokens, first_block=attention.FIRST_BLOCK)
         return batch, owners
 
     def _rows(self, ordered: list[Work]) -> tuple[list[tuple[Work, int]], list[int]]:
@@ -155,7 +163,7 @@ class Runner:
             if isinstance(self.cache, DeviceKvCache):
                 self.cache.move({source + first: target + first for source, target in moves.items()})
                 return self.cache.cut(min(blocks) + first)
-            return self.cache.give_back([block + first for block in blocks], self._block_tokens)
+            return self.cache.give_back([block + first for block in blocks], self.block_tokens)
 
     def sleep(self) -> bool:
         """Empty the cache and send the weights to host memory; True when they left the device."""
@@ -181,12 +189,15 @@ class Runner:
             with torch.inference_mode():
                 self.graphs.record_all()
 
-    def scrub(self, sequence: Sequence) -> None:
-        """Zero what ``sequence`` left in its blocks; call before they are given back."""
-        blocks = [block + attention.FIRST_BLOCK for block in sequence.blocks]
-        slots = attention.context_slots(blocks, len(blocks) * self._block_tokens, self._block_tokens)
+    def scrub(self, blocks: list[int]) -> None:
+        """Zero what lies in ``blocks``; call before they are given back."""
+        there = [block + attention.FIRST_BLOCK for block in blocks]
+        slots = attention.context_slots(there, len(there) * self.block_tokens, self.block_tokens)
         with torch.inference_mode():
             self.cache.scrub(torch.from_numpy(slots).to(self.model.device))
+
+    def close(self) -> None:
+        """Nothing runs any more."""
 
 
 def _samples(item: Work, position: int) -> bool:

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Protocol
 
 from runtime.engine.causal.scheduler import StepPlan
-from runtime.engine.causal.sequences import Sequence
 
 
 class OutOfMemory(Exception):
@@ -50,8 +49,8 @@ class StepRunner(Protocol):
             OutOfMemory: an allocation failed; nothing of the step counts.
         """
 
-    def scrub(self, sequence: Sequence) -> None:
-        """Zero what ``sequence`` left in its blocks."""
+    def scrub(self, blocks: list[int]) -> None:
+        """Zero what a broken sequence left in ``blocks``."""
 
     @property
     def compacts(self) -> bool:
@@ -73,3 +72,6 @@ class StepRunner(Protocol):
         Raises:
             OutOfMemory: the device has no room; still asleep.
         """
+
+    def close(self) -> None:
+        """End what helps to compute; nothing runs any more."""

@@ -34,7 +34,9 @@ def name(model: Decoder, config: EngineConfig, rows: int) -> str | None:
     if model.device.type != "cpu":
         return None
     found = hashlib.sha256()
-    for path in sorted([*(_CODE / "causal").glob("*.py"), *(_CODE / "kernels").rglob("*.[ch]")]):
+    for path in sorted(
+        [*(_CODE / "causal").glob("*.py"), *(_CODE / "ranks").glob("*.py"), *(_CODE / "kernels").rglob("*.[ch]")]
+    ):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     shape = [
         (field.name, getattr(model.config, field.name))
@@ -45,6 +47,7 @@ def name(model: Decoder, config: EngineConfig, rows: int) -> str | None:
         model.config.architecture.name,
         shape,
         model.program is not None,
+        model.split,
         config,
         rows,
         torch.get_num_threads(),

@@ -153,7 +153,7 @@ def test_experts_are_spread_when_it_is_asked_for(tenant):
     agent.cycle()
     refused = asked(tenant, version, kv_cache_gib=1, expert_parallel=4)
     assert refused.reason == "ParallelPlanImpossible"
-    assert "4 ranks are asked for" in refused.message
+    assert "use tensor_parallel instead of expert_parallel" in refused.message
 
 
 def test_experts_that_are_not_there_are_refused_by_name(tenant, version):
@@ -183,15 +183,22 @@ def test_without_nvlink_stages_unless_it_is_asked_for(tenant, version):
     assert answer.need["parallel"]["chosen"]["name"] == "TP2"
 
 
-def test_an_engine_that_runs_on_one_device_is_not_spread(tenant, version):
+def test_real_devices_of_one_node_run_the_ranks_of_the_causal_engine(tenant, version):
     machine("real", gpus=4, gib=16, stand_in=False, kind=DeviceKind.CUDA)
     answer = asked(tenant, version, kv_cache_gib=16)
-    assert (answer.fits, answer.reason) == (False, "ParallelPlanImpossible")
-    assert "The causal engine runs a replica on one device" in answer.message
-    assert "largest device has 16" in answer.message
-    asked_for = asked(tenant, version, kv_cache_gib=1, tensor_parallel=2)
-    assert asked_for.reason == "ParallelPlanImpossible"
-    assert "2 ranks are asked for" in asked_for.message
+    assert answer.fits
+    assert answer.need["parallel"]["chosen"]["name"] == "TP2"
+    deploy(tenant, version, pipeline_parallel=2, tensor_parallel=2)
+    settle()
+    assert row().parallel | {"port": 0} == {"tensor": 2, "pipeline": 2, "expert": 1, "port": 0}
+    assert [part.device.node_id for part in Partition.objects.select_related("device")] == [row().node_id] * 4
+
+
+def test_ranks_on_several_real_nodes_are_refused(tenant, version):
+    for name in ("one", "two"):
+        machine(name, gpus=2, gib=16, stand_in=False, kind=DeviceKind.CUDA)
+    four = asked(tenant, version, kv_cache_gib=1, pipeline_parallel=4)
+    assert (four.fits, four.reason) == (False, "ParallelPlanImpossible")
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -16,7 +16,16 @@ from runtime.agent.membership import Membership
 from runtime.agent.records import Records
 from runtime.agent.settings import GIB
 from runtime.base.clock import SystemClock
-from runtime.wire.assignments import ArtifactRef, Desired, DeviceGrant, EngineConfig, NodeAssignments, ReplicaAssignment
+from runtime.wire.assignments import (
+    ArtifactRef,
+    Desired,
+    DeviceGrant,
+    EngineConfig,
+    NodeAssignments,
+    ReplicaAssignment,
+    Share,
+    World,
+)
 from runtime.wire.devices import DeviceKind, DeviceReport
 from runtime.wire.errors import ErrorCode
 from runtime.wire.joining import JoinRequest
@@ -89,7 +98,7 @@ def gpu(**fields):
     ("grants", "device", "want_reason", "want_retry"),
     [
         ([], gpu(), "UnsupportedPlacement", Retry.NEVER),
-        (["GPU-1", "GPU-2"], gpu(), "UnsupportedPlacement", Retry.NEVER),
+        (["GPU-1", "GPU-1"], gpu(), "UnsupportedPlacement", Retry.NEVER),
         (["GPU-1", "GPU-2"], gpu(kind=DeviceKind.SIMULATED), "DeviceSimulated", Retry.NEVER),
         (["GPU-2"], gpu(), "DeviceMissing", Retry.LATER),
         (["GPU-1"], gpu(problem="Xid 79"), "DeviceSick", Retry.LATER),
@@ -101,6 +110,41 @@ def test_devices_that_cannot_carry_a_replica(grants, device, want_reason, want_r
     with pytest.raises(Fault) as caught:
         launch.choose_device(wanted, {device.uuid: device})
     assert (caught.value.reason, caught.value.retry) == (want_reason, want_retry)
+
+
+def pair(world=None, **grants):
+    """An assignment of two GPUs, and the GPUs as the node reports them."""
+    world = world or World(size=2, ranks=[0, 1], leader="n:29500", tensor=2)
+    devices = [
+        DeviceGrant(**({"uuid": uuid, "memory_bytes": size} | grants)) for uuid, size in (("GPU-2", 5), ("GPU-1", 4))
+    ]
+    return assignment(devices=devices, world=world), {uuid: gpu(uuid=uuid) for uuid in ("GPU-1", "GPU-2")}
+
+
+def test_an_engine_of_two_ranks_sees_both_gpus_in_the_order_of_the_ranks(tmp_path):
+    wanted, devices = pair()
+    target = launch.choose_device(wanted, devices)
+    spec = launch.build_spec(
+        wanted, target, folder=tmp_path, address=tmp_path / "a", bind="127.0.0.1", advertise="127.0.0.1"
+    )
+    env = launch.environment(spec, work=tmp_path, inherited={})
+    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == "GPU-2,GPU-1"
+    assert (spec.world, spec.memory_bytes) == (wanted.world, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "want"),
+    [
+        ({"world": World(size=4, ranks=[0, 1], leader="n:1", tensor=4)}, "here are 2 of 4"),
+        ({"world": World(size=2, ranks=[1, 0], leader="n:1", tensor=2)}, "here are 2 of 2"),
+        ({"share": Share.MPS}, "not a MIG instance or MPS share"),
+    ],
+)
+def test_ranks_that_no_engine_runs_are_refused(fields, want):
+    wanted, devices = pair(**fields)
+    with pytest.raises(Fault, match=want) as caught:
+        launch.choose_device(wanted, devices)
+    assert (caught.value.reason, caught.value.retry) == ("UnsupportedPlacement", Retry.NEVER)
 
 
 def artifact(path):

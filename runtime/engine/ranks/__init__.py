@@ -1,0 +1,1 @@
+"""One replica as several processes, each on a device of its own."""
