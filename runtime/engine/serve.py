@@ -53,8 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8123, help="port, 0 picks a free one (default: %(default)s)")
     parser.add_argument("--name", default="", help="name that clients call the model by (default: the file's name)")
     parser.add_argument("--memory", type=float, default=0.0, metavar="GIB", help="memory it may use")
-    parser.add_argument("--max-model-len", type=int, default=0, help="longest sequence in tokens (default: what fits)")
-    parser.add_argument("--dtype", default="", choices=["", "float32", "bfloat16", "float16"], help="type of weights")
+    parser.add_argument(
+        "--max-model-len", type=int, default=0, metavar="TOKENS", help="longest sequence (default: what fits)"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="",
+        choices=["float32", "bfloat16", "float16"],
+        help="type of weights (default: float32 on a CPU, bfloat16 on a GPU)",
+    )
     parser.add_argument("--quantization", default="none", choices=QUANTIZATIONS, help="how weights are held")
     parser.add_argument("--kv-dtype", default="same", choices=KV_DTYPES, help="how keys and values are held")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"], help="where it runs")

@@ -38,7 +38,7 @@ from runtime.wire.inference import EngineSpec
 ROOT = Path(__file__).parents[2]
 CONCURRENCIES = (1, 8, 32)
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
-REQUESTS = {1: 4, 8: 24, 32: 96}
+REQUESTS = {1: 8, 8: 24, 32: 96}
 MEMORY_BYTES = 4 << 30
 START_SECONDS = 180.0
 SERVED = "bench"
