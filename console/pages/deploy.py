@@ -103,7 +103,7 @@ class DeployForm(forms.Form):
     )  # fmt: skip
     pipeline_parallel = NumberField(
         label=gettext_lazy("Stages"), required=False, min_value=0, max_value=64,
-        help_text=gettext_lazy("Pipeline parallelism, over nodes where need be; empty: chosen."),
+        help_text=gettext_lazy("Pipeline parallelism; empty: chosen."),
     )  # fmt: skip
     expert_parallel = NumberField(
         label=gettext_lazy("Ranks that share the experts"), required=False, min_value=0, max_value=64,

@@ -1,7 +1,6 @@
 """A replica of several ranks computes what one computes, lives and dies as one, and refuses what it cannot divide."""
 
 import json
-import os
 import queue
 import signal
 import threading
@@ -191,7 +190,7 @@ def others(handle: Any) -> list[psutil.Process]:
     return [child for child in children if "runtime.engine.ranks.rank" in child.cmdline()]
 
 
-def test_four_processes_answer_as_one_sleep_as_one_and_end_as_one(llama_folder: Path, served: Any) -> None:
+def test_four_processes_answer_as_one_sleep_as_one_and_fail_as_one(llama_folder: Path, served: Any) -> None:
     want = completion(served)["choices"][0]["text"]
     with engine_process(llama_folder, world=WORLD, config=config()) as handle:
         handle.wait_ready()
@@ -203,27 +202,19 @@ def test_four_processes_answer_as_one_sleep_as_one_and_end_as_one(llama_folder: 
         assert handle.call("POST", "/internal/v1/sleep")[0] < 300
         wait_for(lambda: handle.state().phase is Phase.ASLEEP, 10)
         assert completion(handle)["choices"][0]["text"] == want  # which wakes it
-        os.kill(handle.process.pid, signal.SIGTERM)
-        assert handle.process.wait(30) == 0
+        members[-1].kill()
+        wait_for(lambda: handle.state().phase is Phase.FAILED, 15)
+        assert "of this replica ended with exit code -9" in handle.state().message
+        assert handle.process.wait(30) == errors.EXIT_START_FAILED
         wait_for(lambda: not any(member.is_running() for member in members), 10)
 
 
-def test_a_rank_that_dies_takes_the_replica_with_it_and_says_so(llama_folder: Path) -> None:
+def test_ranks_are_drained_with_their_leader(llama_folder: Path) -> None:
     world = World(size=2, ranks=[0, 1], leader="", tensor=2)
     with engine_process(llama_folder, world=world, config=config()) as handle:
         handle.wait_ready()
-        (member,) = others(handle)
-        member.kill()
-        wait_for(lambda: handle.state().phase is Phase.FAILED, 15)
-        assert "Rank 1 of this replica ended" in handle.state().message
-        assert handle.process.wait(30) == errors.EXIT_START_FAILED
-
-
-def test_a_world_that_does_not_divide_the_model_fails_with_the_reason(llama_folder: Path) -> None:
-    world = World(size=3, ranks=[0, 1, 2], leader="", tensor=3)
-    with engine_process(llama_folder, world=world, config=config()) as handle:
-        wait_for(lambda: (handle.folder / "failure.json").exists(), 30)
-        failure = json.loads((handle.folder / "failure.json").read_bytes())
-        assert failure["reason"] == "UnsupportedPlacement"
-        assert failure["message"].endswith("do not divide by 3 ranks.")
-        wait_for(lambda: not others(handle), 15)
+        members = [*others(handle), psutil.Process(handle.process.pid)]
+        for member in members:  # as an agent does: the signal goes to the group
+            member.send_signal(signal.SIGTERM)
+        assert handle.process.wait(30) == 0
+        wait_for(lambda: not members[0].is_running(), 10)
