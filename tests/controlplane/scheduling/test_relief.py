@@ -127,6 +127,11 @@ def test_help_names_own_replicas_and_no_others():
     assert "stop another replica there" in theirs.would_fit_if
 
 
+def test_where_no_device_is_of_the_kind_one_of_the_kind_would_help():
+    (answer,) = plan(snapshot([node()], [gpu(1)], [], []), [ask(needs={"cpu": need("cpu", 1)})])
+    assert answer.would_fit_if == "A node with a free device of what it needs joins the fleet."
+
+
 def test_a_quota_on_gpus_counts_slices_and_shares():
     fleet = snapshot(
         [node()],

@@ -194,6 +194,15 @@ def test_real_devices_of_one_node_run_the_ranks_of_the_causal_engine(tenant, ver
     assert [part.device.node_id for part in Partition.objects.select_related("device")] == [row().node_id] * 4
 
 
+def test_stages_without_nvlink_are_devices_of_one_real_node(tenant, version):
+    for name in ("one", "two"):
+        machine(name, gpus=2, gib=16, nvlink=False, stand_in=False, kind=DeviceKind.CUDA)
+    deploy(tenant, version, kv_cache_gib=16)
+    settle()
+    assert (row().parallel["tensor"], row().parallel["pipeline"]) == (1, 2)
+    assert [part.device.node_id for part in Partition.objects.select_related("device")] == [row().node_id] * 2
+
+
 def test_ranks_on_several_real_nodes_are_refused(tenant, version):
     for name in ("one", "two"):
         machine(name, gpus=2, gib=16, stand_in=False, kind=DeviceKind.CUDA)
