@@ -35,6 +35,7 @@ from serving import selectors
 from serving.conditions import for_callers
 from serving.models import Deployment, Endpoint, Grant, Member, Replica, Sticky
 from serving.states import SERVING, STARTING, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
+from tenants.identity import picking_revisions
 from tenants.models import ApiKey, BudgetPeriod, Tenant
 from tenants.selectors import live_inference_keys
 
@@ -78,10 +79,10 @@ def read_table() -> RouteTable:
         found = _endpoints()
         called = called_names(found, owners)
         live_keys = list(live_inference_keys().order_by("id"))
-        spent = _budgets([*owners, *live_keys])
+        spent, pickers = _budgets([*owners, *live_keys]), picking_revisions(live_keys)
         price_list = prices.current()
         tenants = [_tenant(row, spent) for row in owners]
-        keys = [_key(row, called, spent) for row in live_keys]
+        keys = [_key(row, called, spent, picks=row.id in pickers) for row in live_keys]
         endpoints = [_endpoint(row, price_list) for row in found]
     return RouteTable(
         generation=generation,
@@ -158,7 +159,9 @@ def called_names(endpoints: Sequence[Endpoint], tenants: Sequence[Tenant]) -> di
     return names
 
 
-def _key(row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str], spent: Mapping[uuid.UUID, Budget]) -> KeyEntry:
+def _key(
+    row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str], spent: Mapping[uuid.UUID, Budget], *, picks: bool
+) -> KeyEntry:
     """A name that stands for nothing now is passed on as it is: it matches no endpoint, and the list stays a limit."""
     overlap = row.previous_expires_at.timestamp() if row.previous_digest and row.previous_expires_at else 0.0
     return KeyEntry(
@@ -174,6 +177,7 @@ def _key(row: ApiKey, called: Mapping[tuple[uuid.UUID, str], str], spent: Mappin
         allowed_addresses=list(row.allowed_addresses),
         criticalities=list(row.criticalities),
         budget=spent.get(row.id),
+        picks_revision=picks,
     )
 
 
@@ -213,6 +217,7 @@ def _variant(deployment: Deployment) -> Variant:
         weight=deployment.weight,
         replicas=routable(replicas),
         coming=min(sum(map(_is_coming, replicas)), deployment.desired_replicas),
+        revision_number=deployment.revision.number,
     )
 
 

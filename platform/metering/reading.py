@@ -49,6 +49,7 @@ def row_of(record: wire.UsageRecord, *, now: datetime.datetime, prices: PriceBoo
         "cached_tokens": _tokens(record.cached_tokens, "cached_tokens"),
         "completion_tokens": _tokens(record.completion_tokens, "completion_tokens"),
         "billable": record.billable,
+        "picked": record.picked,  # not kept: it is for :func:`ended_of`
     }
     if not 100 <= record.status <= 599:
         raise Unbookable(f"status {record.status} is no HTTP status")
@@ -66,9 +67,12 @@ def ended_of(row: Mapping[str, Any]) -> Ended | None:
     """What a row tells about the deployment that answered; ``None`` where it tells nothing.
 
     A request that no deployment took, one that its caller left, and one that was refused (4xx) say nothing about how
-    well a revision serves. A server's own failure does, whatever is billed.
+    well a revision serves. A server's own failure does, whatever is billed. Nor is a request a sample whose caller has
+    named the revision: whoever compares two sides by hand would tip the scales.
     """
     status, outcome = int(row["status"]), row["outcome"]
+    if row["picked"]:
+        return None
     if row["deployment_id"] == str(NOBODY) or outcome == Outcome.ABORTED or 400 <= status < 500:
         return None
     return Ended(

@@ -12,7 +12,10 @@ from runtime.wire.routes import EndpointEntry
 
 
 class Ask:
-    """One request looking for a replica. ``until`` is its deadline and ``since`` when it came, monotonic seconds."""
+    """One request looking for a replica. ``until`` is its deadline and ``since`` when it came, monotonic seconds.
+
+    ``picked`` is the id of the only deployment that may serve it, if any.
+    """
 
     __slots__ = (
         "_keys",
@@ -20,6 +23,7 @@ class Ask:
         "draw",
         "endpoint",
         "held",
+        "picked",
         "prompt",
         "rank",
         "salt",
@@ -44,6 +48,7 @@ class Ask:
         priority: str = "default",
         sticky: bytes = b"",
         draw: float = 0.0,
+        picked: str = "",
     ) -> None:
         self.endpoint = endpoint
         self.body = body
@@ -55,6 +60,7 @@ class Ask:
         self.rank = RANKS.get(priority, RANKS["default"])
         self.sticky = sticky
         self.draw = draw
+        self.picked = picked
         self.prompt = len(body) // affinity.BYTES_PER_TOKEN
         self.tried: set[str] = set()
         self.held = 0.0  # seconds it was held back here

@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     started: float  # monotonic seconds
     until: float  # monotonic seconds after which no answer is of use
     impatient: bool  # the caller named that time: what is computed until then is the caller's to pay
+    picked: str = ""  # id of the deployment that the caller named, past the weights
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ def record_of(core: Core, job: Job, choice: Choice | None, ending: Ending) -> Us
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         billable=ending.billable,
+        picked=bool(job.picked),
     )
 
 

@@ -6,8 +6,8 @@ from typing import Final
 Headers = list[tuple[bytes, bytes]]
 
 _ALLOW: Final = (
-    b"authorization, content-type, x-request-id, x-millpond-criticality, x-stainless-arch, x-stainless-lang, "
-    b"x-stainless-os, x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, "
+    b"authorization, content-type, x-request-id, x-millpond-criticality, x-millpond-revision, x-stainless-arch, "
+    b"x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, x-stainless-runtime, "
     b"x-stainless-runtime-version, x-stainless-timeout"
 )
 _EXPOSE: Final = (

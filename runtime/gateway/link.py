@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 from runtime.base import logs
+from runtime.base.version import VERSION
 from runtime.gateway.control import ControlError, ControlPlane, ControlRefused
 from runtime.gateway.journal import Journal
 from runtime.gateway.loops import Background, Backoff, wait_for
-from runtime.gateway.membership import VERSION, Membership
+from runtime.gateway.membership import Membership
 from runtime.gateway.settings import Settings
 from runtime.gateway.table import TableKeeper, TableRefused
 from runtime.gateway.traffic import Traffic

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from runtime.base import logs
+from runtime.base.version import VERSION
 from runtime.gateway.control import ControlError, ControlPlane
 from runtime.gateway.files import write_private
 from runtime.gateway.loops import Backoff
@@ -23,7 +24,6 @@ from runtime.wire.joining import JoinRequest
 
 log = logs.get(__name__)
 
-VERSION: Final = "0.1.0"
 _MAX_PAUSE: Final = 10.0
 
 
@@ -69,7 +69,7 @@ class Membership:
                 await self._rejected.wait()
             try:
                 joined = await self._join()
-            except ControlError as exc:
+            except (ControlError, OSError) as exc:  # OSError: a token that its user may not read, a full disk
                 log.warning("not joined", error=str(exc))
                 joined = False
             if joined:

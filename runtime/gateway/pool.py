@@ -11,7 +11,7 @@ import msgspec
 
 from runtime.base import logs
 from runtime.base.clock import Clock
-from runtime.gateway import balance, outliers
+from runtime.gateway import balance, outliers, revisions
 from runtime.gateway.asks import Ask, Outcome, Slot
 from runtime.gateway.balance import Choice, Work
 from runtime.gateway.metrics import Metrics
@@ -144,6 +144,8 @@ class Pool:
         snapshot = self._snapshot()
         if snapshot is not None:
             ask.endpoint = snapshot.endpoints.get(ask.endpoint.id, ask.endpoint)
+        if ask.picked:
+            return self._picked(ask, now)
         variants = [variant for variant in ask.endpoint.variants if variant.weight > 0]
         able = [variant for variant in variants if self._untried(variant, ask)]
         pauses = []
@@ -161,6 +163,22 @@ class Pool:
         if coming and not ask.tried:
             return self._pick(coming, ask)
         raise unreachable() if ask.tried else not_ready(ask.endpoint)
+
+    def _picked(self, ask: Ask, now: float) -> Variant:
+        """The variant that ``ask`` names, whatever its weight; nobody stands in for it.
+
+        Raises:
+            Refusal: it cannot serve now.
+        """
+        named = next((each for each in ask.endpoint.variants if each.deployment_id == ask.picked), None)
+        if named is None or not named.replicas:
+            raise revisions.not_ready(named)
+        if not self._untried(named, ask):
+            raise unreachable()
+        state = self.deployments.get(named.deployment_id)
+        if state and (pause := state.breaker.wait(now)):
+            raise _circuit_open(pause)
+        return named
 
     def _pick(self, variants: list[Variant], ask: Ask) -> Variant:
         if len(variants) == 1:

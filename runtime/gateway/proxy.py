@@ -66,6 +66,7 @@ def _ask(core: Core, request: asgi.Request, job: Job) -> Ask:
         until=job.until,
         sticky=sticky_of(job.endpoint.sticky, job, request),
         draw=core.traffic.draw(),
+        picked=job.picked,
     )
 
 

@@ -55,7 +55,8 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     ``kind`` is ``key`` or ``playground`` (short-lived, minted for a signed-in user). While a rotation overlaps,
     ``previous_digest`` is accepted until ``previous_expires_at``. ``allowed_addresses`` holds networks in CIDR form;
     empty means any. ``criticalities`` names the priority classes above ``default`` that the key may ask for;
-    ``default`` and below are everybody's.
+    ``default`` and below are everybody's. ``picks_revision`` lets a request name the revision that answers it
+    (``x-millpond-revision``), of endpoints of the key's own tenant.
     """
 
     id: str
@@ -70,6 +71,7 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     allowed_addresses: list[str] = []
     criticalities: list[str] = []
     budget: Budget | None = None
+    picks_revision: bool = False
 
 
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One deployment behind an endpoint, with its share of the traffic (relative weight).
 
     ``coming`` counts the replicas that are wanted and not ready yet: a gateway holds requests for them.
+    ``revision_number`` is the revision's in its model (0: not told); ``version`` the model version's.
     """
 
     deployment_id: str
@@ -110,6 +113,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     replicas: list[ReplicaRoute]
     coming: int = 0
+    revision_number: int = 0
 
 
 class EndpointEntry(msgspec.Struct, frozen=True, kw_only=True):

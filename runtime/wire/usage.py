@@ -11,7 +11,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``tenant_id`` is the caller's, ``owner_tenant_id`` the endpoint's. ``status`` is the HTTP status the client got
     (499 when it left first). ``outcome`` is ``ok``, ``error`` or ``aborted``. Times are Unix seconds, durations
     milliseconds. ``billable`` is false for what the platform lost; ``aborted`` with status 502 is what was under way
-    when a gateway died, or what a replica computed before it dropped the request.
+    when a gateway died, or what a replica computed before it dropped the request. ``picked``: the caller named the
+    revision, so that it is no sample of how the endpoint's traffic goes.
     """
 
     id: str
@@ -33,6 +34,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     billable: bool = True
+    picked: bool = False
 
 
 class UsageBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -184,6 +184,7 @@ KEY_ENTRY: Final = routes.KeyEntry(
     allowed_addresses=["10.0.0.0/8", "2001:db8::/32"],
     criticalities=["critical"],
     budget=BUDGET,
+    picks_revision=True,
 )
 TENANT_ENTRY: Final = routes.TenantEntry(
     id=TENANT, slug="acme", prefix_salt="5a17", active=False, limits=LIMITS, weight=2.5, budget=BUDGET
@@ -197,7 +198,7 @@ ROUTE: Final = routes.ReplicaRoute(
     asleep=True,
 )
 VARIANT: Final = routes.Variant(
-    deployment_id=DEPLOYMENT, revision_id=REVISION, version=7, weight=100, replicas=[ROUTE], coming=2
+    deployment_id=DEPLOYMENT, revision_id=REVISION, version=7, weight=100, replicas=[ROUTE], coming=2, revision_number=9
 )
 ENDPOINT_ENTRY: Final = routes.EndpointEntry(
     id=ENDPOINT,
@@ -232,6 +233,7 @@ USAGE_RECORD: Final = usage.UsageRecord(
     cached_tokens=4,
     completion_tokens=20,
     billable=False,
+    picked=True,
 )
 PROTOCOL: Final = version.ProtocolVersion(major=1, minor=0)
 

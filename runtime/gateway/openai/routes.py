@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runtime.base import asgi
-from runtime.gateway import auth, http
+from runtime.gateway import auth, http, revisions
 from runtime.gateway.auth import Caller, authenticate
 from runtime.gateway.booking import Job
 from runtime.gateway.core import Core
@@ -97,6 +97,7 @@ class Routes:
                 snapshot, caller = self._enter(request)  # again: the key may have ended while the body came in
             endpoint = models.resolve(snapshot, caller, ask.model)
             priority = auth.priority_of(request.header(auth.HEADER_CRITICALITY), caller.key)
+            picked = revisions.picked(request.header(revisions.HEADER_REVISION), caller, endpoint)
             patience = deadline_of(request, core.settings.request_max_seconds)
             body, trace = ask.body_for(endpoint.name), trace_of(request)
             demand = ask.demand(endpoint.max_model_len, core.settings.default_completion_tokens)
@@ -117,6 +118,7 @@ class Routes:
                 started=started,
                 until=started + patience,
                 impatient=patience < core.settings.request_max_seconds,
+                picked=picked,
             )
             await Exchange(core, request, job, DIALECT).run()
         finally:

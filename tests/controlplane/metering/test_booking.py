@@ -60,7 +60,9 @@ def test_how_requests_ended_is_told_to_the_judge_once():
     left = record(TENANT, deployment_id=str(mine), status=499, outcome="aborted")
     limited = record(TENANT, deployment_id=str(mine), status=429, outcome="error")
     nobodys = record(TENANT, deployment_id="")
-    book(one, one, lost, left, limited, nobodys)
+    picked = record(TENANT, deployment_id=str(mine), picked=True)  # its caller chose the side: no sample, and paid for
+    book(one, one, lost, left, limited, nobodys, picked)
+    assert [(hour.requests, hour.completion_tokens) for hour in hours()] == [(6, 31)]
     book(one, lost)
     seen = outcomes.since([mine, other], NOON - datetime.timedelta(minutes=1))
     assert (seen[mine].requests, seen[mine].errors, seen[other].requests) == (2, 1, 0)

@@ -5,6 +5,7 @@ import stat
 
 import msgspec
 import pytest
+import structlog
 
 from runtime.base.clock import FakeClock
 from runtime.gateway.table import TableKeeper, TableRefused
@@ -13,6 +14,7 @@ from tests.build.gateway_peers import (
     ACME_KEY,
     BETA_KEY,
     CREDENTIAL,
+    JOIN_TOKEN,
     SECOND_TOKEN,
     a_key,
     a_replica,
@@ -37,6 +39,19 @@ async def test_it_joins_once_and_keeps_its_credential_to_itself(start_gateway, c
     async with start_gateway():
         await until(lambda: len(control[0].reports) > 2, "it reports again")
     assert len(control[0].joins) == 1
+
+
+async def test_a_token_that_cannot_be_read_is_said_and_tried_again(start_gateway, control, tmp_path):
+    token_file = tmp_path / "elsewhere"
+    token_file.mkdir()
+    with structlog.testing.capture_logs() as said:
+        async with start_gateway(wait=False, join_token_file=token_file):
+            await until(lambda: [each for each in said if each["event"] == "not joined"], "why it has not joined")
+            token_file.rmdir()
+            token_file.write_text(JOIN_TOKEN)
+            await until(lambda: control[0].reports, "the first report")
+    assert str(token_file) in next(each["error"] for each in said if each["event"] == "not joined")
+    assert [each for each in said if each["log_level"] == "error"] == []
 
 
 async def test_a_removed_gateway_serves_no_more_until_it_joins_with_a_new_token(start_gateway, control, tmp_path):
