@@ -65,13 +65,13 @@ def require_platform_admin(actor: Actor) -> None:
         raise errors.Forbidden("Only platform admins may do this.", data={"role_needed": "platform_admin"})
 
 
-def tenants_of(actor: Actor) -> list[Tenant]:
-    """Tenants that the actor may enter, by slug."""
+def tenants_of(actor: Actor, most: int | None = None) -> list[Tenant]:
+    """Tenants that the actor may enter, by slug; the first ``most`` of them."""
     if actor.is_platform_admin:
-        return list(Tenant.objects.all())
+        return list(Tenant.objects.all()[:most])
     if actor.kind is ActorKind.KEY:
-        return list(Tenant.objects.filter(id__in=[actor.tenant_id] if actor.tenant_id else []))
-    return list(Tenant.objects.filter(id__in=[tenant_id for tenant_id, _ in actor.roles]))
+        return list(Tenant.objects.filter(id__in=[actor.tenant_id] if actor.tenant_id else [])[:most])
+    return list(Tenant.objects.filter(id__in=[tenant_id for tenant_id, _ in actor.roles])[:most])
 
 
 def access_key(actor: Actor, tenant: Tenant, key_id: uuid.UUID, permission: Permission = Permission.VIEW) -> ApiKey:

@@ -2,7 +2,7 @@
 
 import datetime
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.db.models import Q
@@ -10,10 +10,11 @@ from django.http import HttpRequest
 
 from kernel import clock, errors, ids, scope
 from kernel.actors import Actor, ActorKind, Way
-from tenants import second_factor, terms
+from tenants import access, second_factor, terms
 from tenants.errors import AddressNotAllowed
 from tenants.keys import digest_of
-from tenants.models import ApiKey, KeyScope, Member, User, UserToken
+from tenants.models import ApiKey, KeyKind, KeyScope, Member, User, UserToken
+from tenants.roles import Permission
 
 CLI_USER_AGENT = "millpond-cli/"
 _LAST_USE_RESOLUTION_SECONDS = 60
@@ -23,6 +24,12 @@ def actor_of_user(user: User, *, way: Way, address: str = "", request_id: str = 
     """The actor a signed-in user is."""
     with scope.all_tenants():
         roles = tuple(Member.objects.filter(user=user).values_list("tenant_id", "role"))
+    return _person(user, roles, way=way, address=address, request_id=request_id)
+
+
+def _person(
+    user: User, roles: tuple[tuple[uuid.UUID, str], ...], *, way: Way, address: str = "", request_id: str = ""
+) -> Actor:
     return Actor(
         kind=ActorKind.USER,
         id=str(user.id),
@@ -88,6 +95,12 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
     account = key.service_account
     if account is not None and account.disabled_at is not None:  # its keys are revoked with it; a second lock
         raise errors.Unauthenticated("The API key is unknown, expired or revoked.", code="invalid_api_key")
+    return _actor_of_key(key, way=way, address=address, request_id=request_id)
+
+
+def _actor_of_key(key: ApiKey, *, way: Way, address: str = "", request_id: str = "") -> Actor:
+    """The actor that a key with the scope ``manage`` is."""
+    account = key.service_account
     return Actor(
         kind=ActorKind.KEY,
         id=str(key.id),
@@ -98,6 +111,37 @@ def actor_of_bearer(text: str, *, way: Way, address: str = "", request_id: str =
         address=address,
         request_id=request_id,
     )
+
+
+def picking_revisions(keys: Iterable[ApiKey]) -> frozenset[uuid.UUID]:
+    """Those of ``keys`` (their ids) with which a call may name the revision that answers it.
+
+    It shows what its tenant deploys beside each other, so it takes the right to deploy there: of the person whose
+    playground key it is, or of a key that manages. At most two queries.
+    """
+    keys = list(keys)
+    people = _people(key.created_by_id for key in keys if key.kind == KeyKind.PLAYGROUND)
+
+    def may(key: ApiKey) -> bool:
+        if key.kind == KeyKind.PLAYGROUND:
+            actor = people.get(key.created_by_id)
+        else:
+            actor = _actor_of_key(key, way=Way.SYSTEM) if KeyScope.MANAGE in key.scopes else None
+        return actor is not None and access.can(actor, Permission.DEPLOY, key.tenant_id)
+
+    return frozenset(key.id for key in keys if may(key))
+
+
+def _people(ids_of: Iterable[uuid.UUID | None]) -> Mapping[uuid.UUID | None, Actor]:
+    """The actors that active users are, by id."""
+    roles: dict[uuid.UUID, list[tuple[uuid.UUID, str]]] = {user_id: [] for user_id in ids_of if user_id}
+    if not roles:
+        return {}
+    with scope.all_tenants():
+        for member in Member.objects.filter(user_id__in=roles):
+            roles[member.user_id].append((member.tenant_id, member.role))
+    users = User.objects.filter(id__in=roles, is_active=True)
+    return {user.id: _person(user, tuple(roles[user.id]), way=Way.SYSTEM) for user in users}
 
 
 def _is_text_of(digest: str) -> Q:

@@ -16,7 +16,7 @@ from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from kernel import clock, errors, ids, scope
+from kernel import clock, errors, ids, scope, texts
 from kernel.actors import Actor, Way
 from ledger import hints
 from ledger.record import record
@@ -225,7 +225,7 @@ def accept_as_new(
         errors.Conflict: the address has an account; sign in with it.
     """
     invitation = find(text, address=address)
-    draft = User(email=invitation.email.lower(), name=name.strip()[:120])
+    draft = User(email=invitation.email.lower(), name=texts.readable(name)[:120])
     try:
         validate_password(password, draft)
     except ValidationError as exc:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import transaction
 
-from kernel import clock, errors, ids, scope
+from kernel import clock, errors, ids, scope, texts
 from kernel.actors import Actor, ActorKind
 from ledger import generations, hints
 from ledger.record import record
@@ -92,9 +92,10 @@ def create_api_key(
 
 
 def _checked_name(name: str) -> str:
-    if not name.strip():
+    name = texts.readable(name)
+    if not name:
         raise errors.InvalidInput("Give the key a name, so that people know what uses it.", data={"field": "name"})
-    return name.strip()
+    return name
 
 
 def _acting_key(actor: Actor) -> ApiKey | None:

@@ -1,4 +1,6 @@
-"""Verbs on accounts, for platform admins: switching off and on, a one-time password link, a lost second factor."""
+"""Verbs on accounts, for platform admins: switching off and on, making and unmaking others platform admins, a one-time
+password link, a lost second factor.
+"""
 
 import datetime
 from typing import Final
@@ -32,12 +34,22 @@ def note(actor: Actor, user: User, action: str, **data: object) -> None:
 
 def end_tokens(user: User) -> int:
     """Revoke the person's tokens and playground keys."""
-    now = clock.now()
+    _end_playgrounds(user)
+    return UserToken.objects.filter(user=user, revoked_at=None).update(revoked_at=clock.now())
+
+
+def _end_playgrounds(user: User) -> None:
     with scope.all_tenants():
         keys = ApiKey.objects.filter(created_by=user, kind=KeyKind.PLAYGROUND, revoked_at=None)
-        if keys.update(revoked_at=now):
+        if keys.update(revoked_at=clock.now()):
             generations.bump(generations.ROUTES)
-    return UserToken.objects.filter(user=user, revoked_at=None).update(revoked_at=now)
+
+
+def _keep_an_admin(user: User) -> None:
+    """Lock the platform admins, and raise :class:`LastAdmin` where none that can sign in is left without ``user``."""
+    admins = list(User.objects.select_for_update(no_key=True).filter(is_staff=True, is_active=True).order_by("id"))
+    if [admin.id for admin in admins] == [user.id]:
+        raise LastAdmin("This is the last platform admin that can sign in; make another one first.")
 
 
 def end_sessions(actor: Actor, user: User, rows: "QuerySet[UserSession]") -> int:
@@ -59,9 +71,7 @@ def switch_off(*, actor: Actor, user: User) -> None:
     """
     access.require_platform_admin(actor)
     with transaction.atomic():
-        admins = list(User.objects.select_for_update(no_key=True).filter(is_staff=True, is_active=True).order_by("id"))
-        if [admin.id for admin in admins] == [user.id]:
-            raise LastAdmin("This is the last platform admin that can sign in; make another one first.")
+        _keep_an_admin(user)
         if User.objects.filter(id=user.id, is_active=True).update(is_active=False):
             note(actor, user, "user.switched_off", tokens_revoked=end_tokens(user))
             end_sessions(actor, user, UserSession.objects.filter(user=user))
@@ -74,6 +84,36 @@ def switch_on(*, actor: Actor, user: User) -> None:
     with transaction.atomic():
         if User.objects.filter(id=user.id, is_active=False).update(is_active=True):
             note(actor, user, "user.switched_on")
+    user.refresh_from_db()
+
+
+def make_admin(*, actor: Actor, user: User) -> None:
+    """The person stands above tenants from the next call on. Whoever asks has proved who they are (see the callers).
+
+    Raises:
+        errors.Conflict: ``account_off``.
+    """
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        if User.objects.filter(id=user.id, is_active=True, is_staff=False).update(is_staff=True, is_superuser=True):
+            note(actor, user, "user.admin_made")
+        elif not User.objects.filter(id=user.id, is_active=True).exists():
+            raise errors.Conflict("This account is switched off; switch it on first.", code="account_off")
+    user.refresh_from_db()
+
+
+def unmake_admin(*, actor: Actor, user: User) -> None:
+    """The person is a member of tenants and nothing else from the next call on; open pages of the platform close.
+
+    Raises:
+        LastAdmin: no active platform admin would be left.
+    """
+    access.require_platform_admin(actor)
+    with transaction.atomic():
+        _keep_an_admin(user)
+        if User.objects.filter(id=user.id, is_staff=True).update(is_staff=False, is_superuser=False):
+            note(actor, user, "user.admin_unmade")
+            _end_playgrounds(user)  # they may have been of tenants that the person is no member of
     user.refresh_from_db()
 
 

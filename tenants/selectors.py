@@ -65,10 +65,12 @@ def invitations_of(tenant: Tenant) -> "models.QuerySet[Invitation]":
 
 
 def live_inference_keys() -> "models.QuerySet[ApiKey]":
-    """Every tenant's keys that gateways may accept now."""
+    """Every tenant's keys that gateways may accept now, with the service accounts that some belong to."""
     with scope.all_tenants():
-        return ApiKey.objects.filter(revoked_at=None, scopes__contains=[KeyScope.INFERENCE]).filter(
-            models.Q(expires_at=None) | models.Q(expires_at__gt=clock.now())
+        return (
+            ApiKey.objects.select_related("service_account")
+            .filter(revoked_at=None, scopes__contains=[KeyScope.INFERENCE])
+            .filter(models.Q(expires_at=None) | models.Q(expires_at__gt=clock.now()))
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 
-from kernel import clock, errors, scope
+from kernel import clock, errors, scope, texts
 from kernel.actors import Actor
 from ledger import generations, hints
 from ledger.record import record
@@ -48,22 +48,24 @@ def create_service_account(*, actor: Actor, tenant: Tenant, name: str, role: Rol
 
 
 def _checked(name: str, role: Role) -> str:
-    if not name.strip():
+    name = texts.readable(name)
+    if not name:
         raise errors.InvalidInput("Give the service account a name.", data={"field": "name"})
     if role not in SERVICE_ROLES:
         raise errors.InvalidInput(
             "A service account is a viewer, a developer or an admin: owners are people.", data={"field": "role"}
         )
-    return name.strip()
+    return name
 
 
 def set_service_role(*, actor: Actor, tenant: Tenant, account: ServiceAccount, role: Role) -> ServiceAccount:
-    """Another role; its keys may do what that permits from the next call on."""
+    """Another role; its keys may do what that permits from the next call on, at gateways from their next table on."""
     access.require(actor, Permission.MANAGE_MEMBERS, tenant.id)
     _checked(account.name, role)
     with transaction.atomic(), scope.tenant(tenant.id):
         ServiceAccount.objects.filter(id=account.id).update(role=role.value)
         account.refresh_from_db()
+        generations.bump(generations.ROUTES)
         _note(actor, account, "service_account.changed", {"role": role.value})
     return account
 

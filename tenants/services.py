@@ -6,7 +6,7 @@ from typing import Final
 
 from django.db import transaction
 
-from kernel import clock, errors, ids, scope
+from kernel import clock, errors, ids, scope, texts
 from kernel.actors import Actor, ActorKind
 from ledger import generations, hints, outbox
 from ledger.record import record
@@ -46,7 +46,7 @@ def create_tenant(*, actor: Actor, slug: str, name: str, owner: User | None = No
     if not re.match(SLUG_PATTERN, slug):
         raise errors.InvalidInput(str(SLUG.message), code="invalid_slug", data={"field": "slug"})
     with transaction.atomic():
-        tenant, created = Tenant.objects.get_or_create(slug=slug, defaults={"name": name or slug})
+        tenant, created = Tenant.objects.get_or_create(slug=slug, defaults={"name": texts.readable(name) or slug})
         if not created:
             raise SlugTaken(f"A tenant {slug!r} exists already; choose another name.", data={"field": "slug"})
         if owner is not None:

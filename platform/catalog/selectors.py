@@ -1,7 +1,7 @@
 """Reads."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from django.db.models import Max, Prefetch, Q, QuerySet
 
@@ -25,21 +25,28 @@ def models_of(tenant: Tenant) -> "QuerySet[Model]":
         )
 
 
-def versions_of(tenant: Tenant, model: Model) -> "QuerySet[ModelVersion]":
-    """Versions of ``model``, newest first, with files, open uploads and aliases at hand."""
+def versions_of(tenant: Tenant, *models: Model) -> "QuerySet[ModelVersion]":
+    """Versions of ``models``, newest first, with model, files, open uploads and aliases at hand."""
     with scope.tenant(tenant.id):
         uploads = Upload.objects.filter(state=UploadState.OPEN)
         files = VersionFile.objects.order_by("path").prefetch_related(
             Prefetch("uploads", queryset=uploads, to_attr="open_uploads")
         )
         return (
-            ModelVersion.objects.filter(model=model)
+            ModelVersion.objects.filter(model__in=models)
             .select_related("model")
             .prefetch_related(
                 Prefetch("files", queryset=files), Prefetch("aliases", queryset=Alias.objects.order_by("name"))
             )
             .order_by("-id")
         )
+
+
+def latest_versions(tenant: Tenant, models: Iterable[Model]) -> list[ModelVersion]:
+    """The newest version of each of ``models`` that has one, with its model."""
+    with scope.tenant(tenant.id):
+        rows = ModelVersion.objects.filter(model__in=models).select_related("model")
+        return list(rows.order_by("model_id", "-id").distinct("model_id"))
 
 
 def version_detail(version: ModelVersion) -> ModelVersion:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from django.db import IntegrityError, transaction
 
 from fleet.changes import Changes
-from kernel import clock, errors, machine, scope
+from kernel import clock, errors, machine, scope, texts
 from kernel.actors import Actor
 from kernel.conflicts import retry_on_conflict
 from ledger.record import record, record_move
@@ -47,6 +47,7 @@ def start_experiment(
         errors.Conflict: the candidate has no ready replica.
     """
     access.require(actor, Permission.DEPLOY, tenant.id)
+    name = texts.readable(name)
     if not 1 <= share <= 999:
         raise errors.InvalidInput("share is a number of thousandths from 1 to 999.", data={"field": "share"})
     if seconds is not None and not 60 <= seconds <= MAX_SECONDS:

@@ -23,7 +23,7 @@ from telemetry.outcomes import Outcomes
 from tenants.models import Tenant
 
 #: Intervals of a series, and how much of the time before the start is shown as well.
-POINTS: Final = 72
+POINTS: Final = 60
 LEAD: Final = 0.1
 
 
@@ -119,7 +119,7 @@ class Moment:
 
 
 def over_time(rollout: Rollout, shares: Sequence[ShareAt]) -> list[Moment]:
-    """How both sides did from a little before the start to the end (or now), in about 72 whole intervals.
+    """How both sides did from a little before the start to the end (or now), in about 60 whole intervals.
 
     ``shares`` is what :func:`shares_of` gives. Empty when a side is gone or nothing has started.
     """

@@ -183,6 +183,10 @@ def promote(*, actor: Actor, tenant: Tenant, rollout: Rollout) -> Rollout:
             )
         else:
             log.note(row, LogKind.STEP, "On to the last step, without judging.", actor=actor)
+            record(
+                actor=actor, action="rollout.hurried", subject_kind="rollout", subject_id=row.id, tenant_id=tenant.id,
+                subject_label=row.endpoint.name, reason="PromotedByMember",
+            )  # fmt: skip
 
     return _change(actor, tenant, rollout, work)
 

@@ -142,13 +142,21 @@ def placed(replicas: Iterable[Replica]) -> list[PlacedReplica]:
 
 
 def callable_endpoints(tenant: Tenant) -> list[CallableEndpoint]:
-    """What ``tenant`` may call: its own endpoints by ``name``, granted ones by ``owner/name``; by that name."""
+    """What ``tenant`` may call: its own endpoints by ``name``, granted ones by ``owner/name``; by that name.
+
+    Deployments, their revisions and replicas are at hand.
+    """
     with scope.all_tenants():
         rows = list(
             Endpoint.objects.select_related("tenant")
             .filter(Q(tenant=tenant) | Q(grants__tenant=tenant))
             .distinct()
-            .prefetch_related(Prefetch("deployments", _with_replicas(Deployment.objects.order_by("id"))))
+            .prefetch_related(
+                Prefetch(
+                    "deployments",
+                    _with_replicas(Deployment.objects.select_related("revision__version").order_by("id")),
+                )
+            )
         )
         found = [
             CallableEndpoint(
@@ -195,11 +203,6 @@ def describe_holders(replica_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, H
             )
             for row in rows
         }
-
-
-def replicas_wanted(tenant: Tenant) -> int:
-    """Replicas that the tenant's running deployments ask for."""
-    return wanted_by([tenant.id]).get(tenant.id, 0)
 
 
 def wanted_by(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:

@@ -1,10 +1,11 @@
 """REST of accounts, for platform admins.
 
-Password links, lost second factors and signing people out are acts of the console alone: they ask for a fresh proof of
-who is there, which a token cannot give.
+Password links, lost second factors and signing people out are acts of the console alone. Making and unmaking platform
+admins takes the caller's password (and code) in the call itself: a token that was found somewhere is not enough for it.
 """
 
 import uuid
+from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -12,9 +13,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kernel import errors
+from kernel.actors import ActorKind
 from kernel.texts import sought
-from tenants import access, people, selectors
+from tenants import access, identity, people, selectors, sign_in
 from tenants.api.base import PlatformView
+from tenants.errors import AuthenticationTooOld
 from tenants.models import User
 
 
@@ -25,6 +28,16 @@ class PersonOut(serializers.ModelSerializer[User]):
         model = User
         fields = ["id", "email", "name", "is_active", "is_staff", "tenants", "last_login", "date_joined"]
         read_only_fields = fields
+
+
+class ProofIn(serializers.Serializer[Any]):
+    """Who is there, of the caller."""
+
+    password = serializers.CharField(max_length=256, trim_whitespace=False, help_text="The caller's own.")
+    code = serializers.CharField(
+        max_length=64, required=False, default="", allow_blank=True,
+        help_text="Of the authenticator app, or a recovery code, where a second factor is set up.",
+    )  # fmt: skip
 
 
 class People(PlatformView):
@@ -80,4 +93,43 @@ class PersonSwitchOn(_Person):
     @extend_schema(request=None, responses=PersonOut, operation_id="people_switch_on")
     def post(self, request: Request, user_id: uuid.UUID) -> Response:
         people.switch_on(actor=self.actor, user=self.found(user_id))
+        return Response(PersonOut(self.found(user_id)).data)
+
+
+class _Rights(_Person):
+    def prove(self, request: Request) -> None:
+        """Raise unless the call carries the password (and code) of the person who makes it."""
+        given = ProofIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        if self.actor.kind is not ActorKind.USER:
+            raise errors.Forbidden("Only a person can do this: sign in as a platform admin.")
+        if not User.objects.get(id=self.actor.id).has_usable_password():
+            raise AuthenticationTooOld(
+                "Your account has no password to prove who you are with: do this in the console."
+            )
+        sign_in.check_password(
+            self.actor.label, given.validated_data["password"], given.validated_data["code"],
+            identity.address_of(request.META),
+        )  # fmt: skip
+
+
+class PersonMakeAdmin(_Rights):
+    """Make the person a platform admin."""
+
+    @extend_schema(request=ProofIn, responses=PersonOut, operation_id="people_make_admin")
+    def post(self, request: Request, user_id: uuid.UUID) -> Response:
+        user = self.found(user_id)
+        self.prove(request)
+        people.make_admin(actor=self.actor, user=user)
+        return Response(PersonOut(self.found(user_id)).data)
+
+
+class PersonUnmakeAdmin(_Rights):
+    """Take the rights of a platform admin from the person; the last one keeps them."""
+
+    @extend_schema(request=ProofIn, responses=PersonOut, operation_id="people_unmake_admin")
+    def post(self, request: Request, user_id: uuid.UUID) -> Response:
+        user = self.found(user_id)
+        self.prove(request)
+        people.unmake_admin(actor=self.actor, user=user)
         return Response(PersonOut(self.found(user_id)).data)

@@ -13,6 +13,10 @@ urlpatterns = [
     path("admin/people", people.People.as_view(), name="api-people"),
     path("admin/people/<uuid:user_id>", people.PersonDetail.as_view(), name="api-person"),
     path("admin/people/<uuid:user_id>/switch-off", people.PersonSwitchOff.as_view(), name="api-person-switch-off"),
+    path("admin/people/<uuid:user_id>/make-admin", people.PersonMakeAdmin.as_view(), name="api-person-make-admin"),
+    path(
+        "admin/people/<uuid:user_id>/unmake-admin", people.PersonUnmakeAdmin.as_view(), name="api-person-unmake-admin"
+    ),
     path("admin/people/<uuid:user_id>/switch-on", people.PersonSwitchOn.as_view(), name="api-person-switch-on"),
     path("tenants/<slug:tenant>/members", views.Members.as_view(), name="api-members"),
     path("tenants/<slug:tenant>/members/<uuid:member_id>", views.MemberDetail.as_view(), name="api-member"),

@@ -11,13 +11,15 @@ from django.core.cache import cache
 from django.db import transaction
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from catalog.models import Model
 from fleet.models import Node
 from kernel import scope
 from ledger.models import AuditEvent
 from tenants import invitations, services
 from tenants.models import Tenant, User
 from tenants.roles import Role
-from tests.build.controlplane import actor_for, client_for, make_member, make_user, owner_of
+from tests.build.befores import BEFORE
+from tests.build.controlplane import PASSWORD, actor_for, client_for, make_member, make_user, owner_of
 from tests.build.world import make_world
 from tests.controlplane.test_isolation import CONVERTER, PREFIX
 
@@ -71,19 +73,43 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("gateway-remove", "post"): REASON,
     ("api-person-switch-off", "post"): {},
     ("api-person-switch-on", "post"): {},
+    ("api-person-make-admin", "post"): {"password": PASSWORD},
+    ("api-person-unmake-admin", "post"): {"password": PASSWORD},
+    ("api-invitation-resend", "post"): {},
+    ("model", "delete"): {},
+    ("version", "delete"): {},
+    ("version-archive", "post"): {},
+    ("node-uncordon", "post"): REASON,
+    ("device-return", "post"): REASON,
+    ("tenant-isolation", "put"): {"isolation": "mps"},
+    ("api-quota-group", "delete"): {},
+    ("endpoint", "delete"): {},
+    ("deployments", "post"): {"endpoint": "another", "model": "{model}", "version": "1"},
+    ("deployment-start", "post"): {},
+    ("endpoint-rollouts", "post"): {"model": "{model}", "version": "2", "shares": [50, 100]},
+    ("rollout-start", "post"): {},
+    ("rollout-pause", "post"): {},
+    ("rollout-resume", "post"): {},
+    ("rollout-promote", "post"): {},
+    ("rollout-roll-back", "post"): {},
+    ("rollout-abort", "post"): {},
+    ("experiments", "post"): {"endpoint": "{endpoint}", "name": "x", "candidate": "{candidate}", "share": 100},
+    ("experiment-end", "post"): {},
+    ("api-device-prices", "put"): {"per_hour": "2.5"},
+    ("api-price-to-come", "delete"): {},
+    ("api-prices", "put"): {"prompt": "1", "completion": "2"},
+    ("api-price", "put"): {"prompt": "1", "completion": "2"},
+    ("api-price", "delete"): {},
 }
 CHANGES_NOTHING = {"fit", "rollout-preview", "api-quota-preview", "layout-proposals"}
-# What these need first (a state, files, a MIG device, a price) is built where they are tested; their services are the
-# same that write the event there.
-NEED_MORE = {
-    "version", "version-finalize", "version-archive", "model", "node-uncordon", "device-return", "device-layout",
-    "device-layout-rollback", "tenant-isolation", "deployments", "deployment-start", "endpoint-rollouts",
-    "rollout-start", "rollout-pause", "rollout-resume", "rollout-promote", "rollout-roll-back", "rollout-abort",
-    "experiments", "experiment-end", "api-device-prices", "api-price-to-come", "api-prices", "api-price",
-    "api-invitation-resend",
-}  # fmt: skip
-OF_ADMINS = ("api-tenant-", "api-tenants", "node-", "device-", "api-quota", "gateway-", "api-person")
-ALSO_NEED_MORE = {("endpoint", "delete"), ("api-quota-group", "delete")}
+# What these need first (files that have arrived, a MIG device, a price at a certain hour) is built where they are
+# tested; their services are the same that write the event there.
+NEED_MORE = {"version-finalize", "device-layout", "device-layout-rollback"}
+ALSO_NEED_MORE = {("api-device-prices", "delete")}
+OF_ADMINS = (
+    "api-tenant-", "api-tenants", "node-", "device-", "api-quota", "gateway-", "api-person", "api-price",
+    "api-device-prices",
+)  # fmt: skip
 
 
 def _patterns(resolver: Any = None, prefix: str = "") -> Iterator[tuple[str, str, type]]:
@@ -107,10 +133,10 @@ def test_every_route_says_how_it_is_called() -> None:
         if route not in CALLS and route not in ALSO_NEED_MORE and route[0] not in CHANGES_NOTHING | NEED_MORE
     ]
     assert not unknown
-    assert len(CALLS) >= 40
+    assert len(CALLS) >= 70
 
 
-def _filled(value: Any, facts: dict[str, str]) -> Any:
+def _filled(value: Any, facts: dict[str, Any]) -> Any:
     if isinstance(value, dict):
         return {name: _filled(one, facts) for name, one in value.items()}
     if isinstance(value, list):
@@ -126,7 +152,9 @@ def test_every_change_says_who_how_where_and_under_which_request() -> None:
     facts = {
         "owner": owner.email, "viewer": make_member(tenant, Role.VIEWER).email, "tenant": tenant.slug,
         "token": link.rstrip("/").rpartition("/")[2],
+        "model": Model._base_manager.get(id=values["model"]).name,
     }  # fmt: skip
+    values["model_name"] = facts["model"]
     wrong = []
     for number, ((name, method), path) in enumerate(routes().items()):
         if (name, method) not in CALLS:
@@ -134,15 +162,20 @@ def test_every_change_says_who_how_where_and_under_which_request() -> None:
         with transaction.atomic():
             who = guest if name == "api-invitation-accept" else owner
             who = admin if name.startswith(OF_ADMINS) else who
-            status, seen = _call(name, method, path, tenant, values, facts, who, f"request-{number:06}")
+            changed = {**values, **BEFORE.get((name, method), _nothing)(tenant, values)}
+            status, seen = _call(name, method, path, tenant, changed, {**changed, **facts}, who, f"request-{number:06}")
             if not 200 <= status < 300 or not seen:
                 wrong.append((name, method, status, seen))
             transaction.set_rollback(True)
     assert not wrong
 
 
+def _nothing(_tenant: Tenant, _values: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
 def _call(
-    name: str, method: str, path: str, tenant: Tenant, values: dict[str, Any], facts: dict[str, str], who: Any, rid: str
+    name: str, method: str, path: str, tenant: Tenant, values: dict[str, Any], facts: dict[str, Any], who: Any, rid: str
 ) -> tuple[int, bool]:
     """The answer's status, and whether an event of the caller stands under the request's id."""
     if name == "api-tenant-resume":
@@ -152,6 +185,8 @@ def _call(
         client_for(owner_of(tenant)).post(f"{base}/{values['account_id']}/disable")
     if name == "api-person-switch-on":
         User.objects.filter(id=values["user_id"]).update(is_active=False)
+    if name == "api-person-unmake-admin":
+        User.objects.filter(id=values["user_id"]).update(is_staff=True)
     if name in ("node-cordon", "node-drain"):
         Node.objects.update(state="ready")
     url = "/" + CONVERTER.sub(lambda match: str({"tenant": tenant.slug, **values}[match[1]]), path)

@@ -53,6 +53,21 @@ def test_taking_up_to_the_limit_is_allowed_and_one_more_is_refused_with_numbers(
     assert refusal.value.code == "quota_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("kind", "asked", "words"),
+    [
+        (Kind.REPLICAS, 64, "This needs 64 replicas; the"),
+        (Kind.REPLICAS, 1, "This needs 1 replica; the"),
+        (Kind.GPU_MILLIS, 1500, "This needs 1.5 GPUs; the"),
+        (Kind.HBM_BYTES, 3 * 1024**3, "This needs 3 GiB of device memory; the"),
+    ],
+)
+def test_a_refusal_reads_well(tenant, held, kind, asked, words):
+    set_quota(tenant, **{kind.value: 0})
+    with transaction.atomic(), pytest.raises(errors.QuotaExceeded, match=words):
+        services.require(tenant, **{kind.value: asked})
+
+
 def test_unlimited_is_unlimited(tenant, held):
     set_quota(tenant, replicas=-1)
     held[Kind.REPLICAS] = 10**9

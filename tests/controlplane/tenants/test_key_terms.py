@@ -70,6 +70,7 @@ def test_a_key_is_made_with_the_names_that_users_know_and_read_back(owner: APICl
         ({"allowed_addresses": ["example.org"]}, "allowed_addresses"),
         ({"allowed_addresses": ["10.0.0.1"] * 51}, "allowed_addresses"),
         ({"criticalities": ["urgent"]}, "criticalities"),
+        ({"name": "\u202egnirts"}, "name"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
     ],
 )
