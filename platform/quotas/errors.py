@@ -7,14 +7,19 @@ _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _WORDS = {
     Kind.GPU_MILLIS: "GPU", Kind.HBM_BYTES: "device memory", Kind.REPLICAS: "replicas", Kind.STORAGE_BYTES: "storage",
 }  # fmt: skip
+_COUNTED = {Kind.GPU_MILLIS: "GPUs", Kind.REPLICAS: "replicas"}
 
 
 def exceeded(line: Line, asked: Amount) -> errors.QuotaExceeded:
     """The refusal of ``asked``: which quota, its limit, what is used, and what would help."""
-    what, own = _WORDS[line.kind], line.limit.left_after(line.used)
+    needed = describe(line.kind, asked)
+    what = _COUNTED.get(line.kind, f"of {_WORDS[line.kind]}")
+    if needed == "1":
+        what = what.removesuffix("s")
+    own = line.limit.left_after(line.used)
     above = "" if line.left_above.covers(own) else " (its group has no more)"
     sentence = (
-        f"This needs {describe(line.kind, asked)} of {what}; the tenant's quota is {describe(line.kind, line.limit)}, "
+        f"This needs {needed} {what}; the tenant's quota is {describe(line.kind, line.limit)}, "
         f"of which {describe(line.kind, line.used)} is in use and {describe(line.kind, line.left)} is left{above}. "
         f"{_REMEDIES[line.kind]} or ask a platform admin for a larger quota."
     )
@@ -31,7 +36,7 @@ _REMEDIES = {
     Kind.GPU_MILLIS: "Stop a deployment, let a replica share a GPU,",
     Kind.HBM_BYTES: "Stop a deployment, choose a smaller model or context,",
     Kind.REPLICAS: "Scale another deployment down",
-    Kind.STORAGE_BYTES: "Archive versions that are no longer needed",
+    Kind.STORAGE_BYTES: "Archive and delete versions that are no longer needed",
 }
 
 

@@ -72,6 +72,8 @@ def _otherwise(reason: Reason, device: DeviceView, node: NodeView) -> str:
             return f"Node {node.name} reported again."
         case Reason.DEVICE_UNHEALTHY | Reason.DEVICE_MISSING:
             return f"{device.product} {device.uuid} were well again."
+        case Reason.WRONG_DEVICE_KIND | Reason.WRONG_PRODUCT:
+            return "A node with a free device of what it needs joins the fleet."
         case _:
             return "A node with a free CPU or GPU joins the fleet."
 

@@ -22,7 +22,7 @@ from runtime.agent.diff import plan
 from runtime.agent.errors import LinkError, Refused, Unreachable
 from runtime.agent.host import Host
 from runtime.agent.link import ControlPlane, Retrying
-from runtime.agent.membership import VERSION, Membership, is_removed
+from runtime.agent.membership import Membership, is_removed
 from runtime.agent.mig import MigKeeper
 from runtime.agent.mps import Mps
 from runtime.agent.observe import Observer
@@ -32,6 +32,7 @@ from runtime.agent.store import ArtifactStore
 from runtime.agent.views import Policy
 from runtime.base import logs
 from runtime.base.clock import Clock
+from runtime.base.version import VERSION
 from runtime.wire.assignments import NodeAssignments
 from runtime.wire.devices import HealthFact
 from runtime.wire.reports import NodeReport, Phase, ReplicaReport, ReportReply

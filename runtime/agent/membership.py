@@ -12,11 +12,11 @@ from runtime.agent.link import ControlPlane, Retrying
 from runtime.agent.settings import AgentSettings
 from runtime.base import logs
 from runtime.base.clock import Clock
+from runtime.base.version import VERSION
 from runtime.wire.errors import ErrorCode
 from runtime.wire.joining import JoinRequest
 
 log = logs.get(__name__)
-VERSION: Final = "0.1.0"
 LOOK_FOR_TOKEN_SECONDS: Final = 2.0
 
 
@@ -106,7 +106,10 @@ class Membership:
         path: Path | None = self._settings.join_token_file
         try:
             return path.read_text().strip() if path else ""
-        except (OSError, UnicodeDecodeError):
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as exc:
+            self._say("join_token_unreadable", error=str(exc))
             return ""
 
     def _say(self, event: str, **fields: str) -> None:

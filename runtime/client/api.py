@@ -1,6 +1,5 @@
 """REST of the control plane: one client, problems as :class:`ApiError`, retries where a repeat is harmless."""
 
-import importlib.metadata
 import ipaddress
 import json
 import time
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 import httpx2
 
+from runtime.base.version import VERSION
 from runtime.client.errors import ApiError, Unreachable
 
 BASE: Final = "/api/v1"
@@ -22,17 +22,9 @@ _TIMEOUT: Final = httpx2.Timeout(60.0, connect=10.0)
 Sleep = Callable[[float], None]
 
 
-def version() -> str:
-    """The installed version, or "source" when run from a checkout that was not installed."""
-    try:
-        return importlib.metadata.version("millpond")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"
-
-
 def user_agent() -> str:
     """What servers see; the control plane's audit log tells the command line by it."""
-    return f"millpond-cli/{version()}"
+    return f"millpond-cli/{VERSION}"
 
 
 def http_client(

@@ -5,12 +5,12 @@ Options of every command (--server, --profile, --tenant, --output, --quiet) may 
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
-from runtime.client import api
+from runtime.base.version import VERSION
 from runtime.client.commands import (
     account,
     deployments,
@@ -51,7 +51,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"millpond {api.version()}")
+        typer.echo(f"millpond {VERSION}")
         raise typer.Exit
 
 
@@ -99,10 +99,26 @@ def hoisted(args: Sequence[str]) -> list[str]:
     return front + rest
 
 
+def command_line() -> Callable[..., Any]:
+    """The command with all others below it.
+
+    Boxes are for lists of commands. In a box of options, eighty columns cut the names of the options themselves.
+    """
+    made = typer.main.get_command(app)
+    waiting: list[Any] = [made]
+    while waiting:
+        each = waiting.pop()
+        below = getattr(each, "commands", {})
+        waiting += below.values()
+        if not below:
+            each.rich_markup_mode = None
+    return made
+
+
 def run(args: Sequence[str]) -> int:
     """Run one command; return its exit code."""
     try:
-        app(args=hoisted(args), prog_name="millpond", standalone_mode=True)
+        command_line()(args=hoisted(args), prog_name="millpond", standalone_mode=True)
     except ClientError as exc:
         Output().failure(exc)
         return int(exc.exit_code)

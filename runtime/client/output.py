@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, Final, Self, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,6 +22,21 @@ _WIDE: Final = 240
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # as the API writes every time
 
 Column = tuple[str, Callable[[Mapping[str, Any]], Any]]
+
+
+class Quantity(int):
+    """A number that people read as ``shown`` (``8,240``, ``1.4 GiB``) and programs as it is."""
+
+    shown: str
+
+    def __new__(cls, number: int, shown: str) -> Self:
+        """Make one."""
+        made = super().__new__(cls, number)
+        made.shown = shown
+        return made
+
+    def __str__(self) -> str:
+        return self.shown
 
 
 class Format(enum.StrEnum):
@@ -58,7 +73,7 @@ class Output:
         elif self.form is Format.CSV:
             writer = csv.writer(sys.stdout)
             writer.writerow([name for name, _ in columns])
-            writer.writerows([plain(read(row)) for _, read in columns] for row in rows)
+            writer.writerows([exact(read(row)) for _, read in columns] for row in rows)
         elif not rows:
             self.note(empty)
         else:
@@ -124,11 +139,20 @@ def plain(value: Any) -> str:
     return str(value)
 
 
+def exact(value: Any) -> str:
+    """A cell as programs read it: numbers bare, bytes as bytes."""
+    return str(int(value)) if isinstance(value, Quantity) else plain(value)
+
+
+def moment(text: Any) -> str:
+    """A time of the API's for people, without fractions; anything else as text."""
+    text = plain(text)
+    return f"{text[:10]} {text[11:19]}Z" if _TIME.fullmatch(text) else text
+
+
 def styled(value: Any) -> str:
     """A cell as markup: words of state are coloured, times have no fractions, everything else is text."""
-    text = plain(value)
-    if _TIME.fullmatch(text):
-        return f"{text[:10]} {text[11:19]}Z"
+    text = moment(value)
     if text in GOOD:
         return f"[green]{text}[/]"
     if text in BAD:
@@ -136,29 +160,29 @@ def styled(value: Any) -> str:
     return escape(text) if text else "[dim]–[/]"
 
 
-def size(number: Any) -> str:
-    """Bytes for people; "" for nothing known."""
+def size(number: Any) -> Quantity | str:
+    """Bytes: with a unit for people, bare for programs; "" where nothing is known."""
     if not isinstance(number, int | float) or number < 0:
         return ""
     for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
         if number >= factor:
-            return f"{number / factor:.1f} {unit}"
-    return f"{int(number)} B"
+            return Quantity(int(number), f"{number / factor:.1f} {unit}")
+    return Quantity(int(number), f"{int(number)} B")
 
 
-def count(number: Any) -> str:
-    """A whole number with separators."""
-    return f"{number:,}" if isinstance(number, int) else ""
+def count(number: Any) -> Quantity | str:
+    """A whole number: with separators for people, bare for programs."""
+    return Quantity(number, f"{number:,}") if isinstance(number, int) else ""
 
 
-def age(moment: Any, now: datetime.datetime) -> str:
+def age(then_text: Any, now: datetime.datetime) -> str:
     """How long ago an ISO time was: ``5 min``, ``3 d``."""
-    if not isinstance(moment, str):
+    if not isinstance(then_text, str):
         return ""
     try:
-        then = datetime.datetime.fromisoformat(moment.replace("Z", "+00:00"))
+        then = datetime.datetime.fromisoformat(then_text.replace("Z", "+00:00"))
     except ValueError:
-        return moment
+        return then_text
     seconds = max(0, int((now - then).total_seconds()))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:

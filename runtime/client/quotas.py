@@ -63,8 +63,8 @@ def word(name: str) -> str:
     return _WORDS.get(name, name.replace("_", " "))
 
 
-def amount(name: str, number: Any) -> str:
-    """A number of it for people."""
+def amount(name: str, number: Any) -> output.Quantity | str:
+    """A number of it, with its unit for people."""
     if number == UNLIMITED:
         return "unlimited"
     if name.endswith("gpu_millis"):
@@ -91,7 +91,7 @@ def show(session: Session, answer: Mapping[str, Any]) -> None:
         session.output.note(f"In the group {answer['group']}, which has a limit of its own.")
 
 
-def _guaranteed(row: Mapping[str, Any]) -> str:
+def _guaranteed(row: Mapping[str, Any]) -> output.Quantity | str:
     return "all of it" if row["guaranteed"] == UNLIMITED else amount(row["quota"], row["guaranteed"])
 
 

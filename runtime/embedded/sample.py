@@ -28,6 +28,9 @@ _SERVE_S: Final = 600.0
 _POLL_S: Final = 0.5
 _LONGEST_POLL_S: Final = 2.0
 _ANSWER_S: Final = 120.0
+#: A new key is known to the gateway within a second; one that is refused for this long was revoked, or has limits.
+_REFUSED_S: Final = 15.0
+_REFUSALS: Final = frozenset({401, 402, 403, 429})
 _SHORT: Final = aiohttp.ClientTimeout(total=20)
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -151,9 +154,10 @@ async def _first_answer(places: Places, credentials: Credentials, step: Step, cl
     """Wait until the model answers, showing meanwhile what its deployment says of itself.
 
     It is asked only once a replica is ready: a request that meets none would stand as an error in the tenant's usage.
+    What its owner has stopped since, or a key that is refused, is not waited for.
     """
     deadline = clock.monotonic() + _SERVE_S
-    seen, pause = "", _POLL_S
+    seen, pause, refused_since = "", _POLL_S, None
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         while clock.monotonic() < deadline:
@@ -166,7 +170,15 @@ async def _first_answer(places: Places, credentials: Credentials, step: Step, cl
                     step.remark = "not deployed any more"
                     return None
                 seen, ask = f"{row.state}: {row.sentence}", row.ready_replicas > 0
-            if ask and await _answers(session, places, credentials):
+                if not ask and not row.is_wanted:
+                    step.remark = seen
+                    return None
+            answer = await _ask(session, places, credentials) if ask else ""
+            if answer is None:
+                return MODEL
+            refused_since = (refused_since or clock.monotonic()) if answer else None
+            if refused_since is not None and clock.monotonic() - refused_since >= _REFUSED_S:
+                step.remark = f"it runs, but the first key is refused: {answer}"
                 return MODEL
             # After a restart the control plane may still believe what it last heard of the replica.
             pause = min(pause * 2, _LONGEST_POLL_S) if ask else _POLL_S
@@ -176,20 +188,27 @@ async def _first_answer(places: Places, credentials: Credentials, step: Step, cl
     return None
 
 
-async def _answers(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> bool:
-    """True when a streamed completion brings a first piece of text."""
+async def _ask(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> str | None:
+    """None when a streamed completion brings a first piece of text; why the key is refused, or "" for not yet."""
     body = {"model": MODEL, "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "Say hello."}]}
     headers = {"Authorization": f"Bearer {credentials.api_key}"}
     try:
         async with session.post(f"{places.gateway_url}/v1/chat/completions", json=body, headers=headers) as response:
             if response.status != 200:
-                return False
+                return _refusal(await response.read()) if response.status in _REFUSALS else ""
             async for line in response.content:
                 if line.startswith(b"data: ") and _text(line[6:]):
-                    return True
+                    return None
     except (aiohttp.ClientError, TimeoutError):
-        return False
-    return False
+        return ""
+    return ""
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Refused).error.message
+    except msgspec.DecodeError:
+        return "the gateway gives no reason"
 
 
 def _text(event: bytes) -> str:
@@ -203,11 +222,12 @@ def _text(event: bytes) -> str:
 
 
 async def _deployment(session: aiohttp.ClientSession, places: Places, credentials: Credentials) -> "_Row | None":
-    """Return the sample's deployment, or None when there is none."""
+    """Return the sample's deployment, of several behind its endpoint that which serves or is to; None without one."""
     page = await _get(session, places, credentials, "deployments", _Page)
     if page is None:
         return None
-    return next((row for row in page.data if row.endpoint == MODEL), None)
+    behind = [row for row in page.data if row.endpoint == MODEL]
+    return max(behind, key=lambda row: (row.ready_replicas, row.is_wanted), default=None)
 
 
 async def _get(
@@ -243,11 +263,26 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
 
 
+class _Problem(msgspec.Struct):
+    message: str = ""
+
+
+class _Refused(msgspec.Struct):
+    error: _Problem = msgspec.field(default_factory=_Problem)
+
+
 class _Row(msgspec.Struct):
     endpoint: str = ""
     state: str = ""
     sentence: str = ""
     ready_replicas: int = 0
+    wanted: str = "running"
+    desired_replicas: int = 1
+
+    @property
+    def is_wanted(self) -> bool:
+        """True unless its owner has stopped it, scaled it to nothing, or is deleting it."""
+        return self.wanted == "running" and self.desired_replicas > 0
 
 
 class _Page(msgspec.Struct):

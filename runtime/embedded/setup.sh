@@ -71,7 +71,7 @@ install_torch() { # VENV KIND
     if ! run_pip "$1" "$lock"; then
         # The CPU build is a file of its own that not every package index has; the common one runs on CPUs too.
         if [ "$2" = cpu ] && grep -qE 'No matching distribution|DO NOT MATCH THE HASHES' "$1/setup.log"; then
-            say "No CPU build of torch was found; taking the common build, which is larger."
+            say "No CPU build of torch was found; taking the common build: nearly 3 GB to fetch, 5 GB on disk."
             need_space "$1" "${MILLPOND_SETUP_MIB:-9000}"
             run_pip "$1" requirements-torch-cuda.lock || explain "$1" requirements-torch-cuda.lock
         else

@@ -245,7 +245,9 @@ def _curl(places: Places, credentials: Credentials, model: str, *, show_key: boo
     """Return a command that streams a chat completion; the key itself stands in it only when it is shown anyway."""
     shown = bool(show_key and credentials.api_key)
     key = credentials.api_key if shown else "$MILLPOND_API_KEY"
-    body = f'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"What is a millpond?"}}]}}'
+    # Bounded and cool: a small model that is left to itself at temperature 1 writes nonsense until its context is full.
+    asked = '"messages":[{"role":"user","content":"What is a millpond?"}]'
+    body = f'{{"model":"{model}","stream":true,"max_tokens":200,"temperature":0.2,{asked}}}'
     take = f"""sed -n 's/.*"api_key": *"\\(.*\\)".*/\\1/p' {shlex.quote(str(places.credentials))}"""
     return [
         *([] if shown else [f'  export MILLPOND_API_KEY="$({take})"']),

@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import sys
+import tomllib
 
 from django.conf import settings
 
+from runtime.base.version import VERSION
 from tests.architecture import tree
 
 TOP_FOLDERS = {"platform", "console", "runtime", "tenants", "migrations", "tests", "deploy"}
@@ -52,3 +54,7 @@ def test_every_control_plane_package_is_a_root_package_of_the_import_contracts()
     known = set(tree.settings()["tool"]["importlinter"]["root_packages"])
     packages = {path.parent.name for path in tree.PLATFORM.glob("*/__init__.py")}
     assert packages | {"tenants", "console", "runtime"} == known
+
+
+def test_there_is_one_version():
+    assert tomllib.loads((tree.ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION

@@ -1,15 +1,16 @@
 """login, logout, whoami, tenants: who calls, and where."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from runtime.client import proof
 from runtime.client import session as sessions
 from runtime.client.api import Api, http_client
 from runtime.client.config import Profile
 from runtime.client.errors import ApiError, NotSignedIn, UsageError
-from runtime.client.output import field
+from runtime.client.output import field, moment
 from runtime.client.session import Session
 
 
@@ -47,26 +48,13 @@ def login(
             f"with --key, or set {sessions.ENV_TOKEN} instead of signing in."
         )
     email = email or typer.prompt("E-mail", err=True)
-    password = (
-        sys.stdin.readline().rstrip("\r\n") if password_stdin else typer.prompt("Password", hide_input=True, err=True)
-    )
+    password = proof.password(from_stdin=password_stdin)
     with http_client(session.server) as http:
-        answer = _signed_in(Api(http, sleep=session.sleep), {"email": email, "password": password, "code": code})
+        body = {"email": email, "password": password, "code": code}
+        answer = proof.post(Api(http, sleep=session.sleep), "/login", body)
     profile.token, profile.label = answer["token"], answer["user"]["email"]
     session.save(profile)
-    session.output.note(f"Signed in to {session.server} as {profile.label}, until {answer['expires_at']}.")
-
-
-def _signed_in(api: Api, body: dict[str, str]) -> Any:
-    """The answer to a sign-in; the code of a second factor is asked for where there is one and a terminal."""
-    try:
-        return api.post("/login", body)
-    except ApiError as exc:
-        if exc.code != "second_factor_needed":
-            raise
-        if not sys.stdin.isatty():
-            raise UsageError("This account has a second factor: give its code with --code.") from None
-    return api.post("/login", {**body, "code": typer.prompt("Code of the authenticator app", err=True)})
+    session.output.note(f"Signed in to {session.server} as {profile.label}, until {moment(answer['expires_at'])}.")
 
 
 def _fresh_profile(session: Session, gateway: str) -> Profile:

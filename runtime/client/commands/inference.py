@@ -14,6 +14,7 @@ from runtime.client.api import checked, http_client
 from runtime.client.errors import ApiError, ClientError, Unreachable
 
 SERVE: Final = "serve"
+_REVISION: Final = "x-millpond-revision"
 _TIMEOUT: Final = httpx2.Timeout(10.0, read=600.0)
 
 
@@ -31,6 +32,12 @@ def chat(
     system: Annotated[str, typer.Option(help="A system message before it.")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0)] = None,
+    revision: Annotated[
+        str,
+        typer.Option(
+            help="The revision that answers, whatever its share (r7, v3, or an id): the key also needs manage."
+        ),
+    ] = "",
 ) -> None:
     """Stream one chat completion through the gateway, with an API key."""
     session = sessions.of(ctx)
@@ -45,7 +52,7 @@ def chat(
     body.update({k: v for k, v in (("max_tokens", max_tokens), ("temperature", temperature)) if v is not None})
     with http_client(session.gateway, bearer=session.inference_key, timeout=_TIMEOUT) as http:
         try:
-            usage = _stream(http, body)
+            usage = _stream(http, body, {_REVISION: revision} if revision else {})
         except httpx2.HTTPError as exc:
             raise Unreachable(
                 f"The gateway at {session.gateway} broke off or cannot be reached ({exc}); "
@@ -55,9 +62,9 @@ def chat(
         session.output.note(f"[{usage.get('prompt_tokens')} tokens in, {usage.get('completion_tokens')} out]")
 
 
-def _stream(http: httpx2.Client, body: dict[str, Any]) -> dict[str, Any]:
+def _stream(http: httpx2.Client, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     usage: dict[str, Any] = {}
-    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+    with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
         if not response.is_success:
             response.read()
             raise _refusal(response)

@@ -9,7 +9,7 @@ import typer
 from runtime.client import naming
 from runtime.client import session as sessions
 from runtime.client.errors import UsageError
-from runtime.client.output import field
+from runtime.client.output import field, moment
 
 
 def register(app: typer.Typer) -> None:
@@ -262,7 +262,7 @@ def rotate(
     path = session.path("keys", naming.key_id(session, key), "rotate")
     made = session.api.post(path, {"overlap_seconds": overlap})
     until = made["previous_expires_at"]
-    show_secret(session, made, f" the old one is accepted until {until}." if until else " the old one is out.")
+    show_secret(session, made, f" the old one is accepted until {moment(until)}." if until else " the old one is out.")
 
 
 def revoke(ctx: typer.Context, key: KeyArg) -> None:

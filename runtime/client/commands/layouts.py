@@ -146,7 +146,7 @@ def _names(instances: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _served(each: Mapping[str, Any]) -> str:
-    who = f"{each['tenant']}/{each['endpoint']}" if each["endpoint"] else output.size(each["memory_bytes"])
+    who = f"{each['tenant']}/{each['endpoint']}" if each["endpoint"] else str(output.size(each["memory_bytes"]))
     return f"{who} ({each['profile']})" if each["profile"] else who
 
 

@@ -6,8 +6,9 @@ import typer
 
 from runtime.client import output, quotas
 from runtime.client import session as sessions
-from runtime.client.output import field
+from runtime.client.output import field, moment
 
+HOURS = ("gpu_hours", "idle_gpu_hours", "cpu_hours", "idle_cpu_hours")
 NUMBERS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens")
 
 
@@ -42,11 +43,7 @@ def usage(
     rows = answer["rows"]
     if rows and session.output.form == "table":
         rows = [*rows, {"label": "total", **answer["totals"]}]
-    if devices:
-        hours = ("gpu_hours", "idle_gpu_hours", "cpu_hours", "idle_cpu_hours")
-        columns = [(name.replace("_", " "), lambda row, name=name: f"{row[name]:.2f}") for name in hours]
-    else:
-        columns = [(name.replace("_", " "), lambda row, name=name: output.count(row[name])) for name in NUMBERS]
+    columns = [_hours(name) for name in HOURS] if devices else [_count(name) for name in NUMBERS]
     session.output.rows(
         rows,
         [
@@ -54,8 +51,16 @@ def usage(
             *columns,
             (f"cost ({answer['currency']})", field("cost")),
         ],
-        empty=f"Nothing was used between {answer['from']} and {answer['to']}.",
+        empty=f"Nothing was used between {moment(answer['from'])} and {moment(answer['to'])}.",
     )
+
+
+def _hours(name: str) -> output.Column:
+    return (name.replace("_", " "), lambda row: f"{row[name]:.2f}")
+
+
+def _count(name: str) -> output.Column:
+    return (name.replace("_", " "), lambda row: output.count(row[name]))
 
 
 def quota(ctx: typer.Context) -> None:

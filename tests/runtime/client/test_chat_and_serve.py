@@ -29,7 +29,8 @@ def test_a_completion_is_streamed_to_stdout_and_its_tokens_to_stderr(engine, she
 
 
 def test_the_prompt_can_come_by_stdin(engine, shell):
-    shell("chat", "chat", "-", stdin="from a file")
+    shell("chat", "chat", "-", "--revision", "r7", stdin="from a file")
+    assert engine.requests[0]["headers"]["x-millpond-revision"] == "r7"
     assert engine.requests[0]["body"]["messages"] == [{"role": "user", "content": "from a file"}]
 
 

@@ -46,6 +46,7 @@ def test_usage_as_table_json_and_csv(signed_in, shell):
     lines = list(csv.reader(io.StringIO(shell("usage", "-o", "csv").out)))
     assert lines[0][0] == "day"
     assert len(lines) == 2
+    assert "1234" in lines[1]  # a number to a program, not a text with separators
     assert "is not a valid choice" in shell("usage", "--by", "colour", want=1).err
 
 

@@ -4,7 +4,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -76,28 +76,87 @@ async def test_without_an_answer_of_the_control_plane_the_sample_is_left_out_wit
     assert not (tmp_path / "sample.done").exists()
 
 
-async def test_the_model_is_asked_only_once_a_replica_is_ready(supervisor: Supervisor, tmp_path: Path) -> None:
-    ready, asked = [0, 0, 1], []
+STOPPED = {"endpoint": "smollm2", "state": "stopped", "sentence": "Stopped.", "wanted": "stopped"}
+IDLE = {"endpoint": "smollm2", "state": "idle", "sentence": "No replica is wanted.", "desired_replicas": 0}
+
+
+class FastClock(SystemClock):
+    """Sleeps take no time, and pass all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.slept
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+async def served(
+    supervisor: Supervisor, home: Path, pages: list[list[dict]], answer: Callable[[], web.Response]
+) -> tuple[str | None, str, int]:
+    """What is said to be served, what the screen showed, how many pages were left when the model was first asked."""
+    asked: list[int] = []
 
     async def deployments(_request: web.Request) -> web.Response:
-        row = {"endpoint": "smollm2", "state": "x", "sentence": "y", "ready_replicas": ready.pop(0)}
-        return web.json_response({"data": [row]})
+        return web.json_response({"data": pages.pop(0) if len(pages) > 1 else pages[0]})
 
     async def chat(_request: web.Request) -> web.Response:
-        asked.append(len(ready))
-        return web.Response(text='data: {"choices":[{"delta":{"content":"The"}}]}\n\n')
+        asked.append(len(pages))
+        return answer()
 
     app = web.Application()
     app.router.add_get("/api/v1/tenants/demo/deployments", deployments)
     app.router.add_post("/v1/chat/completions", chat)
-    (tmp_path / "sample.done").touch()
+    (home / "sample.done").touch()
+    text = io.StringIO()
     async with TestServer(app) as server:
-        here = Places(home=tmp_path, web_port=server.port or 0, gateway_port=server.port or 0)
+        here = Places(home=home, web_port=server.port or 0, gateway_port=server.port or 0)
         env = processes.environments(here, database_url="", valkey_url="", base=offline())
         credentials = Credentials(tenant="demo", api_key="mp_x", manage_key="mp_y")
-        screen = Screen(Console(file=io.StringIO()))
-        served = await sample.serve(supervisor, here, env, credentials, screen, clock=SystemClock(), publish=True)
-    assert (served, asked) == (sample.MODEL, [0]), "requests that meet no replica are errors in the tenant's usage"
+        screen = Screen(Console(file=text, width=200))
+        model = await sample.serve(supervisor, here, env, credentials, screen, clock=FastClock(), publish=True)
+    return model, text.getvalue(), asked[0] if asked else -1
+
+
+def ready(replicas: int) -> dict[str, object]:
+    return {"endpoint": "smollm2", "state": "x", "sentence": "y", "ready_replicas": replicas}
+
+
+def first_text() -> web.Response:
+    return web.Response(text='data: {"choices":[{"delta":{"content":"The"}}]}\n\n')
+
+
+async def test_the_model_is_asked_only_once_a_replica_is_ready(supervisor: Supervisor, tmp_path: Path) -> None:
+    pages = [[ready(0)], [ready(0)], [ready(1)]]
+    model, _, left = await served(supervisor, tmp_path, pages, first_text)
+    assert (model, left) == (sample.MODEL, 1), "requests that meet no replica are errors in the tenant's usage"
+
+
+async def test_a_candidate_that_nobody_wants_yet_does_not_hide_what_serves(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    assert (await served(supervisor, tmp_path, [[IDLE, ready(1)]], first_text))[0] == sample.MODEL
+
+
+@pytest.mark.parametrize("row", [STOPPED, IDLE], ids=["stopped", "scaled to nothing"])
+async def test_what_its_owner_has_stopped_is_not_waited_for(
+    supervisor: Supervisor, tmp_path: Path, row: dict[str, object]
+) -> None:
+    model, shown, _ = await served(supervisor, tmp_path, [[row]], first_text)
+    assert model is None
+    assert str(row["sentence"]) in shown
+
+
+async def test_a_first_key_that_is_refused_is_said_and_not_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
+    def refuse() -> web.Response:
+        return web.json_response({"error": {"message": "The API key was revoked."}}, status=401)
+
+    model, shown, _ = await served(supervisor, tmp_path, [[ready(1)]], refuse)
+    assert model == sample.MODEL
+    assert "the first key is refused: The API key was revoked." in shown
 
 
 @pytest.mark.parametrize(
