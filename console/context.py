@@ -12,6 +12,8 @@ from console import navigation, preferences, surroundings, words
 from console.web import Here, Place, is_htmx
 from tenants import access
 
+#: Tenants that the switch offers; platform admins find the others on their page.
+MAX_TENANTS = 30
 logger = logging.getLogger(__name__)
 
 
@@ -24,7 +26,7 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "base": "console/fragment.html" if is_fragment else "console/shell.html",
         "languages": settings.LANGUAGES,
         "language": get_language(),
-        "words": words.for_scripts(),
+        "words": words.for_scripts(_section(request)),
         "here_url": request.get_full_path(),
         "gateway_url": settings.GATEWAY_URL,
         "currency": settings.CURRENCY,
@@ -53,5 +55,6 @@ def _around(place: Place, section: str) -> dict[str, Any]:
         around = surroundings.Around({}, None, 0, 0)
     context["around"] = around
     context["nav"] = navigation.items(slug, section or ("home" if slug else "overview"), around.counts)
-    context["my_tenants"] = access.tenants_of(place.actor)
+    mine = access.tenants_of(place.actor, MAX_TENANTS + 1)
+    context["my_tenants"], context["more_tenants"] = mine[:MAX_TENANTS], len(mine) > MAX_TENANTS
     return context

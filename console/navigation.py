@@ -76,6 +76,7 @@ PLATFORM: Final[tuple[Group, ...]] = (
         (
             Link("tenants", "platform-tenants", "tenants", _("Tenants"), "tenants"),
             Link("people", "platform-people", "members", _("People")),
+            Link("prices", "platform-prices", "price", _("Prices")),
         ),
     ),
     (

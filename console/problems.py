@@ -6,6 +6,7 @@ from django.utils.functional import Promise
 from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
 
+from console.presenters import sentences
 from kernel import errors
 
 
@@ -191,5 +192,6 @@ def describe(exc: errors.PlatformError) -> Said:
         return Said(title, str(known), False)
     beginning = _BEGINNINGS.get(exc.code)
     if beginning is None or (get_language() or "en").startswith("en"):
-        return Said(title, exc.detail, True)
-    return Said(title, f"{beginning} {exc.detail}".strip(), False)
+        found = sentences.said(exc.detail)
+        return Said(title, found.text, not found.is_translated)
+    return Said(title, f"{beginning} {sentences.said(exc.detail).text}".strip(), False)

@@ -3,8 +3,12 @@
 from django.utils.translation import gettext as _
 
 
-def for_scripts() -> dict[str, str]:
-    """Key to text; ``%(name)s`` is filled in by the script."""
+def for_scripts(section: str) -> dict[str, str]:
+    """Key to text, for the scripts of a section of the sidebar; ``%(name)s`` is filled in by the script."""
+    return _everywhere() | {"models": _upload, "playground": _chat}.get(section, dict)()
+
+
+def _everywhere() -> dict[str, str]:
     return {
         "live": _("Live"),
         "connecting": _("Connecting"),
@@ -19,6 +23,11 @@ def for_scripts() -> dict[str, str]:
         "request_id": _("Request %(id)s"),
         "close": _("Close"),
         "no_match": _("Nothing matches."),
+    }
+
+
+def _upload() -> dict[str, str]:
+    return {
         "up_hashing": _("Reading, %(percent)s %%"),
         "up_waiting": _("Waiting"),
         "up_sending": _("%(percent)s %%, %(speed)s/s"),
@@ -35,6 +44,11 @@ def for_scripts() -> dict[str, str]:
         "up_none": _("Choose files or a folder first."),
         "up_files": _("%(count)s files, %(size)s"),
         "up_missing": _("Choose also: %(paths)s"),
+    }
+
+
+def _chat() -> dict[str, str]:
+    return {
         "chat_no_key": _("A key for the playground could not be made"),
         "chat_stopped": _("stopped"),
         "chat_streaming": _("streaming"),

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from console import keyset, queries
 from console.pages import deployment_parts as parts
-from console.presenters import audit, comparison, deployments, samples
+from console.presenters import audit, comparison, deployments, needs, samples
 from console.presenters import rollouts as rollout_words
 from console.web import Here, Undo, done, refused, tenant_page
 from fleet import gateways, policy
@@ -80,6 +80,7 @@ def detail(request: HttpRequest, here: Here, deployment_id: uuid.UUID, tab: str 
             policy.policy_of(here.tenant).least,
         ),
         "health": whole.health,
+        "trouble": whole.health.word in needs.TROUBLE and whole.health.sentence != needs.WAITING,
         "said": deployments.sentence(whole.health.word, whole.health.ready, found.desired_replicas),
         "conditions": deployments.conditions(whole.health.conditions),
         "replicas": [parts.replica_line(placed) for placed in live],

@@ -70,9 +70,10 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
     endpoints = [_endpoint(endpoint) for endpoint in named]
     endpoints.sort(key=lambda row: (_ORDER.index(row["word"]) if row["word"] in _ORDER else 0, row["endpoint"].name))
     granted = serving.granted_endpoints(here.tenant)
+    wanted = sum(one.desired_replicas for one in deployments if one.state == "running")
     context: dict[str, Any] = {
         "said": _sentence(endpoints, sum(1 for _one, _row, memory in levels if memory.mood)),
-        "figures": _figures(here, [row for _one, row in live], hours),
+        "figures": _figures(here, [row for _one, row in live], wanted, hours),
         "ranges": RANGES,
         "range": asked,
         "range_word": dict(RANGES)[asked],
@@ -87,7 +88,7 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
         "samples": samples.chat(settings.GATEWAY_URL, _to_call(endpoints, granted)),
         "may_deploy": here.can(Permission.DEPLOY),
         "may_publish": here.can(Permission.PUBLISH),
-        "has_models": catalog.models_of(here.tenant).exists(),
+        "has_models": not endpoints and catalog.models_of(here.tenant).exists(),
     }
     return render(request, "console/pages/home.html", context)
 
@@ -101,14 +102,9 @@ def _ending_keys(here: Here) -> list[Any]:
 
 def _latest_versions(here: Here) -> list[Any]:
     """The latest version of each model whose latest is not ready."""
-    found = []
     models: Any = catalog.models_of(here.tenant)  # annotated with the two numbers
     behind = models.filter(Q(latest_ready=None) | ~Q(latest_number=F("latest_ready")))
-    for model in behind[:MAX_LOOKED_AT]:
-        latest = catalog.versions_of(here.tenant, model).first()
-        if latest is not None:
-            found.append(latest)
-    return found
+    return catalog.latest_versions(here.tenant, behind.prefetch_related(None)[:MAX_LOOKED_AT])
 
 
 def _endpoint(endpoint: Any) -> dict[str, Any]:
@@ -148,8 +144,8 @@ def _sentence(endpoints: list[dict[str, Any]], above: int) -> str:
     return text
 
 
-def _figures(here: Here, replicas: list[Any], hours: int) -> dict[str, Any]:
-    """The last ``hours`` against as many before."""
+def _figures(here: Here, replicas: list[Any], wanted: int, hours: int) -> dict[str, Any]:
+    """The last ``hours`` against as many before; ``wanted`` replicas should run."""
     now = clock.now()
     length = datetime.timedelta(hours=hours)
     start, end = whole_hours(now - length, now, group_by=GroupBy.HOUR, now=now)
@@ -185,7 +181,7 @@ def _figures(here: Here, replicas: list[Any], hours: int) -> dict[str, Any]:
         "running": load["running"],
         "waiting": load["waiting"],
         "replicas": sum(1 for row in replicas if row.state in ("ready", "degraded", "asleep")),
-        "wanted": serving.replicas_wanted(here.tenant),
+        "wanted": wanted,
         "charts": [_requests(points, list(zip(moments, by_hour, strict=True)), hours), parts.level_chart(points)],
     }
 

@@ -27,19 +27,21 @@ def index(request: HttpRequest, here: Here) -> HttpResponse:
     wanted = request.GET.get("q", "").strip()
     served = queries.served_by(here.tenant)
     models = selectors.models_of(here.tenant)
-    total = models.count()
+    total = models.count() if wanted else None
     if wanted:
         models = models.filter(Q(name__icontains=wanted) | Q(aliases__name__icontains=wanted)).distinct()
     page = Paginator(models, PER_PAGE).get_page(request.GET.get("page"))
-    rows: list[dict[str, Any]] = []
-    for model in page.object_list:
-        versions = [version_line(version, served) for version in selectors.versions_of(here.tenant, model)]
-        rows.append({"model": model, "versions": versions, "latest": versions[0] if versions else None})
+    rows: list[dict[str, Any]] = [{"model": model, "versions": [], "latest": None} for model in page.object_list]
+    of_model = {row["model"].id: row for row in rows}
+    for version in selectors.versions_of(here.tenant, *page.object_list):
+        of_model[version.model_id]["versions"].append(version_line(version, served))
+    for row in rows:
+        row["latest"] = row["versions"][0] if row["versions"] else None
     context = {
         "rows": rows,
         "page": page,
         "query": urlencode({"q": wanted}) if wanted else "",
-        "total": total,
+        "total": page.paginator.count if total is None else total,
         "wanted": wanted,
         "storage": queries.quota_line(here.tenant, Kind.STORAGE_BYTES),
         "unfinished": [line for row in rows for line in row["versions"] if line["version"].state == "uploading"],

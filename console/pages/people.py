@@ -1,9 +1,9 @@
-"""People, for platform admins: every account, and what an admin does for one who is locked out or has left."""
+"""People, for platform admins: every account, who else is one, and what is done for who is locked out or has left."""
 
 import uuid
+from typing import Final
 
 from allauth.mfa.models import Authenticator
-from django.core.paginator import Paginator
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from console import sessions
+from console import keyset, sessions
 from console.freshness import before_secrets
 from console.web import Place, done, platform_page, refused
 from kernel import errors
@@ -20,19 +20,20 @@ from tenants import people, selectors
 from tenants.models import User
 
 PER_PAGE = 50
+VERBS: Final = ("off", "on", "make-admin", "unmake-admin", "password-link", "remove-factor", "sign-out")
 
 
 def _rows(wanted: str) -> QuerySet[User]:
     factor = Authenticator.objects.filter(user=OuterRef("pk"), type=Authenticator.Type.TOTP)
-    return selectors.people(wanted).annotate(has_factor=Exists(factor)).order_by("email")
+    return selectors.people(wanted).annotate(has_factor=Exists(factor))
 
 
 @platform_page
 def index(request: HttpRequest, place: Place) -> HttpResponse:
-    """The list."""
+    """The list, by address, found by name or address."""
     wanted = sought(request.GET.get("q", ""))
-    page = Paginator(_rows(wanted), PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "console/pages/people.html", {"page": page, "wanted": wanted})
+    page = keyset.page_by_name(request, _rows(wanted), PER_PAGE, {"q": wanted}, by="email")
+    return render(request, "console/pages/people.html", {"keyset": page, "wanted": wanted})
 
 
 @never_cache
@@ -41,7 +42,7 @@ def index(request: HttpRequest, place: Place) -> HttpResponse:
 def verb(request: HttpRequest, place: Place, user_id: uuid.UUID, verb: str) -> HttpResponse:
     """The dialog that says what an act means, and the act."""
     user = User.objects.filter(id=user_id).first()
-    if user is None or verb not in ("off", "on", "password-link", "remove-factor", "sign-out"):
+    if user is None or verb not in VERBS:
         raise errors.NotFound(_("There is no such person here."), code="person_not_found")
     if request.method != "POST":
         return render(request, "console/pages/person_verb.html", {"person": user, "verb": verb})
@@ -52,7 +53,8 @@ def verb(request: HttpRequest, place: Place, user_id: uuid.UUID, verb: str) -> H
         text = _do(place, user, verb)
     except errors.PlatformError as exc:
         return refused(request, exc, reverse("console:platform-people"))
-    return done(request, text, reverse("console:platform-people"))
+    gave_up = verb == "unmake-admin" and str(user.id) == place.actor.id  # this page is not theirs any more
+    return done(request, text, "/" if gave_up else reverse("console:platform-people"))
 
 
 def _do(place: Place, user: User, verb: str) -> str:
@@ -63,6 +65,12 @@ def _do(place: Place, user: User, verb: str) -> str:
     if verb == "on":
         people.switch_on(actor=place.actor, user=user)
         return _("%(who)s can sign in again.") % who
+    if verb == "make-admin":
+        people.make_admin(actor=place.actor, user=user)
+        return _("%(who)s is a platform admin now.") % who
+    if verb == "unmake-admin":
+        people.unmake_admin(actor=place.actor, user=user)
+        return _("%(who)s is no platform admin any more.") % who
     if verb == "remove-factor":
         people.remove_second_factor(actor=place.actor, user=user)
         return _("%(who)s signs in without a second factor now.") % who

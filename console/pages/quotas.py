@@ -84,7 +84,7 @@ class QuotaForm(forms.Form):
 def index(request: HttpRequest, place: Place) -> HttpResponse:
     """What every tenant may hold and holds, what of it is guaranteed or borrowed, its limits, and the groups."""
     wanted = sought(request.GET.get("q", ""))
-    found = keyset.page(request, tenants.find(wanted), PER_PAGE, {"q": wanted})
+    found = keyset.page_by_name(request, tenants.find(wanted), PER_PAGE, {"q": wanted})
     lines, terms = quotas.lines_by_tenant(found.rows), quotas.terms_by_tenant(found.rows)
     spent = usage.budgets_now(found.rows)
     rows = [

@@ -26,7 +26,7 @@ from serving.models import Deployment
 from tenants.roles import Permission
 
 PAGE: Final = 25
-LOG, SHOWN = 60, 12
+LOG, SHOWN = 60, 6
 MAX_BARS: Final = 8
 #: Kept open while they move: a page that watches one looks again this often (seconds).
 WATCH, REST = 4, 30
@@ -80,7 +80,7 @@ def _looked_at(rollout: Rollout) -> tuple[Side, Side] | None:
 
 @tenant_page
 def detail(request: HttpRequest, here: Here, rollout_id: uuid.UUID) -> HttpResponse:
-    """One rollout."""
+    """One rollout; ``?log=all`` shows its log beyond the newest lines."""
     found = access.access_rollout(here.actor, here.tenant, rollout_id)
     names, both = _names(found), _looked_at(found)
     measured = selectors.measured(found)
@@ -89,6 +89,7 @@ def detail(request: HttpRequest, here: Here, rollout_id: uuid.UUID) -> HttpRespo
     rows = comparison.rows(measured.pairs, measured.checks) if measured else []
     acts = rollouts.acts(found, selectors.can(found), both, names) if here.can(Permission.DEPLOY) else []
     told = rollouts.told(found, log)
+    shown = LOG + 1 if request.GET.get("log") == "all" else SHOWN
     context: dict[str, Any] = {
         "rollout": found,
         "old": names[0],
@@ -101,8 +102,8 @@ def detail(request: HttpRequest, here: Here, rollout_id: uuid.UUID) -> HttpRespo
         "measured": measured,
         "rows": rows,
         "charts": rollouts.charts(selectors.over_time(found, shares), shares, log, names, _limits(measured)),
-        "told": told[:SHOWN],
-        "earlier": told[SHOWN:],
+        "told": told[:shown],
+        "earlier": len(told[shown:]),
         "samples": _as_code(here, found),
         "tolerance": found.settings.get("tolerance", {}),
         "is_moving": found.state in ACTIVE,
@@ -131,6 +132,7 @@ def _sides(
             _side("main", names[1], candidate, both[1], share)
             | {"taken": taken, "seen": measured.candidate_requests if measured else None},
         ],
+        "comparable": bool(both[0].ready and both[1].ready) and baseline.revision.number != candidate.revision.number,
         "changes": comparison.changes(queries.made_of(baseline.revision), queries.made_of(candidate.revision)),
     }
 
@@ -164,10 +166,12 @@ def _as_code(here: Here, rollout: Rollout) -> list[samples.Sample]:
     path = f"/tenants/{here.tenant.slug}/rollouts/{ident}"
     verbs = [name.replace("_", "-") for name, allowed in selectors.can(rollout).items() if allowed]
     lines = [samples.command("rollouts", verb, ident).text for verb in ("show", "log", *verbs)]
-    calls = [f"GET {path}", f"GET {path}/log", f"GET {path}/compared", *(f"POST {path}/{verb}" for verb in verbs)]
+    calls = ["", "/log", "/compared", *(f"/{verb} -X POST" for verb in verbs)]
     curl = "\n".join(
-        f'curl -X {method} {settings.PUBLIC_URL}/api/v1{where} -H "Authorization: Bearer $MILLPOND_TOKEN"'
-        for method, where in (call.split(" ") for call in calls)
+        [
+            f"rollout={settings.PUBLIC_URL}/api/v1{path}",
+            *(f'curl -H "Authorization: Bearer $MILLPOND_TOKEN" $rollout{call}' for call in calls),
+        ]
     )
     return [samples.Sample("CLI", "\n".join(lines)), samples.Sample("curl", curl)]
 

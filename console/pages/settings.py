@@ -72,12 +72,13 @@ def isolate(request: HttpRequest, here: Here) -> HttpResponse:
 
 @signed_in
 def account(request: HttpRequest, actor: Actor) -> HttpResponse:
-    """The person's own settings, in the frame of the tenant they came from or of their first one."""
+    """The person's own settings; the sidebar leads back to their tenants."""
     tenants = access.tenants_of(actor)
     user = _user(request)
     context = {
         "tokens": UserToken.objects.filter(user=user, revoked_at=None, expires_at__gt=clock.now()),
         "tenants": [(one, actor.role_in(one.id)) for one in tenants],
+        "my_tenants": tenants,
         "actor": actor,
         "chosen_theme": preferences.theme_of(request),
         "sessions": sessions.of_user(user, request),

@@ -73,7 +73,7 @@ def newest() -> list[dict[str, Any]]:
 def index(request: HttpRequest, place: Place) -> HttpResponse:
     """The list, newest first, found by name or short name."""
     wanted = sought(request.GET.get("q", ""))
-    page = keyset.page(request, selectors.find(wanted), PER_PAGE, {"q": wanted})
+    page = keyset.page_by_name(request, selectors.find(wanted), PER_PAGE, {"q": wanted})
     context = {"rows": rows(page.rows), "keyset": page, "wanted": wanted}
     return render(request, "console/pages/tenants.html", context)
 

@@ -51,11 +51,11 @@ def percent(fraction: float | None, digits: int = 0) -> Amount:
     return Amount(ABSENT, "") if fraction is None else Amount(f"{fraction * 100:.{digits}f}", "%")
 
 
-def milliseconds(value: float | None) -> Amount:
-    """Milliseconds, as seconds from ten thousand on."""
+def milliseconds(value: float | None, longest: float = 0.0) -> Amount:
+    """Milliseconds, as seconds once it (or the ``longest`` that it stands beside) has ten thousand."""
     if value is None:
         return Amount(ABSENT, "")
-    return Amount(_digits(value / 1000), "s") if value >= 10_000 else Amount(_digits(value), "ms")
+    return Amount(_digits(value / 1000), "s") if max(value, longest) >= 10_000 else Amount(_digits(value), "ms")
 
 
 def money(millionths: float | None) -> str:

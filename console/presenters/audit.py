@@ -47,6 +47,8 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
     "user.identity_linked": ("added", _("The account %(what)s was linked with a company’s sign-in")),
     "user.switched_off": ("removed", _("%(who)s switched off the account %(what)s")),
     "user.switched_on": ("added", _("%(who)s switched on the account %(what)s")),
+    "user.admin_made": ("attention", _("%(who)s made %(what)s a platform admin")),
+    "user.admin_unmade": ("removed", _("%(who)s took the rights of a platform admin from %(what)s")),
     "user_token.created": ("added", _("%(who)s created a token")),
     "user_token.revoked": ("removed", _("%(who)s revoked a token")),
     "model.created": ("added", _("%(who)s created the model %(what)s")),
@@ -117,6 +119,7 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
     "deployment.weighted": ("changed", _("%(who)s moved traffic of %(what)s")),
     "rollout.created": ("added", _("%(who)s planned a rollout of %(what)s")),
     "rollout.running": ("changed", _("The rollout of %(what)s runs")),
+    "rollout.hurried": ("changed", _("%(who)s promotes %(what)s: on to the last step, without judging")),
     "rollout.paused": ("attention", _("The rollout of %(what)s is paused")),
     "rollout.promoted": ("done", _("The rollout of %(what)s was promoted")),
     "rollout.rolling_back": ("attention", _("The rollout of %(what)s rolls back")),
@@ -135,6 +138,9 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
 SHARE: Final = _("%(who)s moved traffic of %(what)s: %(share)s %% of it to v%(version)s")
 
 
+_EVERY: Final = {"all endpoints": _("all endpoints"), "all devices": _("all devices")}
+
+
 @dataclasses.dataclass(frozen=True)
 class Line:
     """``glyph`` is a state of the kind "event"; ``known`` is false when the action has no sentence yet."""
@@ -144,11 +150,17 @@ class Line:
     text: str
     known: bool
 
+    @property
+    def message(self) -> str:
+        """What the event says beside its sentence; "" where that is only who it was."""
+        said: str = self.event.message
+        return "" if said == f"By {self.event.actor_label}." else said
+
 
 def line(event: Any) -> Line:
     """One event as a line; an action without a sentence is shown by its name."""
     glyph, template = SENTENCES.get(event.action, ("changed", ""))
-    what = event.subject_label or event.subject_id[-8:]
+    what = _EVERY.get(event.subject_label) or event.subject_label or event.subject_id[-8:]
     if not template:
         return Line(event, glyph, f"{event.action} {what}", False)
     words = {"who": event.actor_label, "what": what}

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAX_SPARK_POINTS = 48
+#: The room of a flag's label, in percent of the axis.
+LABEL_WIDTH = 8.0
 Point = tuple[datetime.datetime, float | None]
 
 
@@ -42,10 +44,19 @@ class Chart(NamedTuple):
     limit: float | None = None
 
     @property
+    def is_long(self) -> bool:
+        """The axis is longer than a day and a half."""
+        return len(self.times) > 1 and self.times[-1] - self.times[0] > datetime.timedelta(hours=36)
+
+    @property
     def time_format(self) -> str:
-        """How moments on the axis are written: with the day once the axis is longer than a day and a half."""
-        is_long = len(self.times) > 1 and self.times[-1] - self.times[0] > datetime.timedelta(hours=36)
-        return "MONTH_DAY_FORMAT" if is_long else "H:i"
+        """How moments on the axis are written: with the day once it is long."""
+        return "MONTH_DAY_FORMAT" if self.is_long else "H:i"
+
+    @property
+    def is_labelled(self) -> bool:
+        """A flag has a label or a glyph: room for them is needed."""
+        return any(flag.label or flag.glyph for flag in self.flags)
 
     @property
     def is_empty(self) -> bool:
@@ -100,7 +111,18 @@ def _flags(
         return []
     span = (end - start).total_seconds()
     placed = [Flag(round((at - start).total_seconds() / span * 100, 2), label, glyph) for at, label, glyph in flags]
-    return [flag._replace(x=min(flag.x, 100.0)) for flag in placed if 0 <= flag.x <= 102]
+    return _apart([flag._replace(x=min(flag.x, 100.0)) for flag in placed if 0 <= flag.x <= 102])
+
+
+def _apart(flags: list[Flag]) -> list[Flag]:
+    """Of lines too close for both labels, only the last keeps its own: what holds from then on."""
+    found, next_x = [], math.inf
+    for flag in reversed(flags):
+        if not flag.glyph:
+            flag = flag if next_x - flag.x >= LABEL_WIDTH else flag._replace(label="")
+            next_x = flag.x if flag.label else next_x
+        found.append(flag)
+    return found[::-1]
 
 
 def spark(values: Sequence[float | None], width: float = 48.0, height: float = 14.0) -> str:
@@ -167,16 +189,27 @@ def _path(
     if start is None or end is None or start == end:
         return ""
     span = (end - start).total_seconds()
-    steps, pen_up = [], True
+    steps: list[str] = []
+    pen_up, before = True, ""
     for at, value in points:
         if value is None:
             pen_up = True  # a gap in the data is a gap in the line
             continue
-        x = (at - start).total_seconds() / span * 100
-        y = f"{height - value / top * height:.1f}"
-        steps.append(f"H{x:.2f}V{y}" if is_step and not pen_up else f"{'M' if pen_up else 'L'}{x:.2f} {y}")
-        pen_up = False
+        x, y = _tenths((at - start).total_seconds() / span * 100), _tenths(height - value / top * height)
+        if not is_step or pen_up:
+            steps.append(f"{'M' if pen_up else 'L'}{x} {y}")
+        elif y != before:
+            steps.append(f"H{x}V{y}")
+        elif "V" in steps[-1] or steps[-1].startswith("M"):
+            steps.append(f"H{x}")
+        else:
+            steps[-1] = f"H{x}"  # one long step
+        pen_up, before = False, y
     return "".join(steps) if len(steps) > 1 else ""
+
+
+def _tenths(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def _closed(path: str, height: float) -> str:

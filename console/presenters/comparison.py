@@ -87,8 +87,8 @@ def _estimated(one: Estimate, other: Estimate, checks: Sequence[tuple[Check, Out
     touching = change is None or (change.low <= 0 <= change.high)
     return Row(
         name=NAMES.get(one.measure, one.measure),
-        baseline=value_text(one.value, one.unit),
-        candidate=value_text(other.value, other.unit),
+        baseline=value_text(one.value, one.unit, other.value),
+        candidate=value_text(other.value, other.unit, one.value),
         difference=_signed(change.value, relative=change.relative) if change else amounts.ABSENT,
         interval=_interval(change),
         limit="" if limit is None else _signed(limit, relative=one.unit != "share", digits=1),
@@ -183,8 +183,8 @@ def _number(value: float, relative: bool, digits: int | None) -> str:
     return f"{'+' if scaled > 0 else _MINUS}{text}"
 
 
-def value_text(value: float | None, unit: str) -> str:
-    """A value in its unit: a share as percent, milliseconds, or a count."""
+def value_text(value: float | None, unit: str, beside: float | None = None) -> str:
+    """A value in its unit: a share as percent, a count, or a time in the unit of the longer of it and ``beside``."""
     if value is None:
         return amounts.ABSENT
     if unit == "share":
@@ -193,7 +193,7 @@ def value_text(value: float | None, unit: str) -> str:
         return pgettext("percent, with the space the language wants", "%(number)s %%") % {
             "number": f"{percent:.{digits}f}"
         }
-    return str(amounts.milliseconds(value) if unit == "ms" else amounts.count(round(value)))
+    return str(amounts.milliseconds(value, beside or 0.0) if unit == "ms" else amounts.count(round(value)))
 
 
 @dataclasses.dataclass(frozen=True)

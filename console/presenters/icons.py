@@ -32,6 +32,7 @@ ICONS: Final[dict[str, str]] = {
         '<path d="M4.5 5h.01M4.5 11h.01M8 5h3.5M8 11h3.5"/>'
     ),
     "quota": '<path d="M2.5 11.5a5.5 5.5 0 1 1 11 0"/><path d="M8 11.5 10.8 7"/><path d="M2.5 13.5h11"/>',
+    "price": '<path d="M8.2 2.5H13a.5.5 0 0 1 .5.5v4.8L8 13.3 2.7 8z"/><circle cx="10.8" cy="5.2" r=".9"/>',
     "tenants": (
         '<rect x="2.5" y="2.5" width="4.7" height="4.7" rx=".8"/>'
         '<rect x="8.8" y="2.5" width="4.7" height="4.7" rx=".8"/>'

@@ -11,6 +11,8 @@ from django.utils.translation import ngettext
 
 #: What a replica without a place says of itself by default; the line has said so already.
 WAITING: Final = "Waiting for a place."
+#: States of a deployment that somebody should look at.
+TROUBLE: Final = ("failed", "degraded", "pending")
 SOON: Final = datetime.timedelta(days=7)
 
 
@@ -33,7 +35,7 @@ def of_deployments(slug: str, rows: Iterable[tuple[Any, Any]]) -> list[Need]:
     found = []
     for deployment, health in rows:
         url = reverse("console:deployment", kwargs={"slug": slug, "deployment_id": deployment.id})
-        if health.word in ("failed", "degraded", "pending"):
+        if health.word in TROUBLE:
             text = {
                 "failed": _("no replica could be started."),
                 "degraded": _("some replicas have trouble."),

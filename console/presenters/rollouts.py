@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy, ngettext, npgettext, pgettext
 
 from console.presenters import verdicts
 from console.presenters.charts import Chart, Point, line_chart
+from console.presenters.sentences import Said, said
 from rollouts.decide import Side
 from rollouts.models import LogKind, Rollout, RolloutLog, Strategy
 from rollouts.selectors import Measured, Moment, ShareAt
@@ -231,16 +232,15 @@ def _percent(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """A line of the log; ``kind`` and ``state`` pick the glyph. Sentences are the room's own unless ``is_said``."""
+    """A line of the log; ``kind`` and ``state`` pick the glyph."""
 
     at: datetime.datetime
     title: str
     kind: str
     state: str
-    sentence: str
+    said: Said
     actor: str
     requests: int | None
-    is_said: bool = False
 
 
 def told(rollout: Rollout, lines: Iterable[RolloutLog]) -> list[Told]:
@@ -250,13 +250,14 @@ def told(rollout: Rollout, lines: Iterable[RolloutLog]) -> list[Told]:
     if verdict.get("outcome") == "wait" and rollout.state == RolloutState.RUNNING and rollout.judged_at:
         title = _("Step %(step)s, so far") % {"step": rollout.step + 1}
         seen = verdict.get("candidate_requests")
-        found.append(Told(rollout.judged_at, title, "verdict", "wait", verdict["sentence"], "", seen))
+        found.append(Told(rollout.judged_at, title, "verdict", "wait", said(verdict["sentence"]), "", seen))
     for line in lines:
         kind, state, title = _glyph(line)
         checks = line.data.get("checks") or []
         requests = max((check["requests"] for check in checks), default=None)
-        said = verdicts.sentence(line.data) if line.kind == LogKind.VERDICT else ""
-        found.append(Told(line.at, title, kind, state, said or line.sentence, line.actor, requests, bool(said)))
+        judged = verdicts.sentence(line.data) if line.kind == LogKind.VERDICT else ""
+        spoken = Said(judged, True) if judged else said(line.sentence)
+        found.append(Told(line.at, title, kind, state, spoken, line.actor, requests))
     return found
 
 
@@ -280,9 +281,11 @@ def charts(
     ``limits`` are those of error rate (fraction) and TTFT p95 (milliseconds).
     """
     flags = [(one.at, _percent(one.percent), "") for one in shares[1:]]
+    lines_only = [(at, "", "") for at, _label, _glyph in flags]
     judged = [line for line in lines if line.kind == LogKind.VERDICT][:MAX_MARKS]
     marks = [
-        (line.at, verdicts.sentence(line.data) or line.sentence, str(line.data.get("outcome", ""))) for line in judged
+        (line.at, verdicts.sentence(line.data) or said(line.sentence).text, str(line.data.get("outcome", "")))
+        for line in judged
     ]
     planned: list[Point] = [(one.at, float(one.planned)) for one in moments]
     taken: list[Point] = [
@@ -310,7 +313,9 @@ def charts(
         ),
         line_chart(
             _("Error rate"), "%", [(key, name, rate(side)) for key, name, side in both],
-            limit=None if errors is None else errors * 100, flags=flags,
+            limit=None if errors is None else errors * 100, flags=lines_only,
         ),
-        line_chart("TTFT p95", "ms", [(key, name, ttft(side)) for key, name, side in both], limit=slow, flags=flags),
+        line_chart(
+            "TTFT p95", "ms", [(key, name, ttft(side)) for key, name, side in both], limit=slow, flags=lines_only,
+        ),
     ]  # fmt: skip

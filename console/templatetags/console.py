@@ -15,12 +15,13 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from console.presenters import amounts, charts, glyphs, hbm, icons, limits
+from console.presenters import amounts, charts, glyphs, hbm, icons, limits, sentences
 from console.presenters import isolation as isolations
 from console.web import UNDO_TAG
 from kernel import clock
 
 register = template.Library()
+_HIDDEN = SafeString(' class="sr"')
 _LEGEND = ("other", "weights", "workspace", "used", "cached", "free")
 
 
@@ -28,7 +29,9 @@ _LEGEND = ("other", "weights", "workspace", "used", "cached", "free")
 def icon(name: str, extra: str = "") -> SafeString:
     """A line icon; decorative, so it needs a word or a label beside it."""
     markup = mark_safe(icons.ICONS[name])  # noqa: S308  (our own constants)
-    return format_html('<svg class="icon {}" viewBox="0 0 16 16" aria-hidden="true">{}</svg>', extra, markup)
+    return format_html(
+        '<svg class="icon{}" viewBox="0 0 16 16" aria-hidden="true">{}</svg>', extra and f" {extra}", markup
+    )
 
 
 @register.simple_tag
@@ -45,11 +48,28 @@ def state(kind: str, name: object, word: str = "", title: str = "", only_icon: b
     """Icon, word and colour of a state; ``title`` is what hovering says (reason, sentence, since when)."""
     glyph = glyphs.of(kind, str(name))
     markup = mark_safe(glyph.markup)  # noqa: S308  (our own constants)
-    svg = format_html('<svg viewBox="0 0 14 14" aria-hidden="true">{}</svg>', markup)
     text = word or str(glyph.word)
-    label = format_html('<span class="{}">{}</span>', "sr" if only_icon else "", text)
-    hint = title or (text if only_icon else "")
-    return format_html('<span class="state {}" title="{}">{}{}</span>', glyph.tone, hint, svg, label)
+    hint = sentences.said(title).text or (text if only_icon else "")
+    said = format_html(' title="{}"', hint) if hint else ""
+    return format_html(
+        '<span class="state {}"{}><svg viewBox="0 0 14 14" aria-hidden="true">{}</svg><span{}>{}</span></span>',
+        glyph.tone, said, markup, _HIDDEN if only_icon else "", text,
+    )  # fmt: skip
+
+
+@register.simple_tag
+def said(sentence: str) -> str | SafeString:
+    """A room's sentence in the visitor's language; where it cannot be, marked as English."""
+    found = sentences.said(sentence or "")
+    if found.is_translated or not found.text:
+        return found.text
+    return format_html('<span lang="en">{}</span>', found.text)
+
+
+@register.simple_tag
+def said_plain(sentence: str) -> str:
+    """The same for an attribute, which cannot be marked."""
+    return sentences.said(sentence or "").text
 
 
 @register.simple_tag
@@ -152,8 +172,15 @@ def spark(values: list[float | None], tone: str = "") -> SafeString:
 
 @register.inclusion_tag("console/parts/chart.html")
 def chart(value: charts.Chart) -> dict[str, Any]:
-    """A line chart with its table."""
-    return {"chart": value}
+    """A line chart with its table, whose cells the page's script sets when it is opened: ``time TAB value ...``."""
+    table = "\n".join("\t".join([_row_time(at, value), *map(digits, values)]) for at, values in value.rows)
+    return {"chart": value, "table": table}
+
+
+def _row_time(at: datetime.datetime, shown: charts.Chart) -> str:
+    local = timezone.localtime(at)
+    day_first = f"{date_format(local, shown.time_format)} " if shown.is_long else ""
+    return f"{day_first}{local:%H:%M:%S}"
 
 
 @register.filter
@@ -262,7 +289,7 @@ def ago(at: datetime.datetime | None) -> SafeString:
     if not at:
         return SafeString(amounts.ABSENT)
     text = pgettext("age of something", "%(span)s") % {"span": span((clock.now() - at).total_seconds())}
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(timespec="seconds"), exact(at), text)
 
 
 @register.filter
@@ -271,7 +298,7 @@ def since(at: datetime.datetime | None) -> SafeString:
     if not at:
         return SafeString(amounts.ABSENT)
     text = span((clock.now() - at).total_seconds())
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(timespec="seconds"), exact(at), text)
 
 
 @register.filter
@@ -281,7 +308,7 @@ def until(at: datetime.datetime | None) -> SafeString:
         return SafeString(amounts.ABSENT)
     left = (at - clock.now()).total_seconds()
     text = _("past") if left <= 0 else pgettext("time from now", "in %(span)s") % {"span": span(left)}
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(timespec="seconds"), exact(at), text)
 
 
 @register.filter
@@ -298,7 +325,7 @@ def clock_time(at: datetime.datetime | None) -> SafeString:
     local = timezone.localtime(at)
     same_day = local.date() == timezone.localtime(clock.now()).date()
     text = local.strftime("%H:%M:%S") if same_day else date_format(local, "MONTH_DAY_FORMAT")
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact(at), text)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(timespec="seconds"), exact(at), text)
 
 
 @register.filter

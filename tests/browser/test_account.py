@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import world
 from tests.browser.conftest import Site, Visitor
-from tests.browser.test_pages import serious
+from tests.browser.test_pages import found_by_axe
 
 pytestmark = pytest.mark.browser
 
@@ -94,7 +94,7 @@ def test_an_invitation_leads_to_an_account_with_a_second_factor(visitor_of: Call
     page = guest.page
     page.goto(link)
     expect(page).to_have_url(re.compile(r"/accounts/invitation/$"))  # the token is out of the address bar
-    assert not serious(page)
+    assert not found_by_axe(page)
     page.get_by_label("Your name").fill("Gwen Park")
     page.get_by_label("Password").fill("1234567890")
     page.get_by_role("button", name="Make the account and join").click()
@@ -110,7 +110,7 @@ def test_an_invitation_leads_to_an_account_with_a_second_factor(visitor_of: Call
     page.get_by_role("link", name="Set up an authenticator app").click()
     expect(page.get_by_role("img", name="QR code for the authenticator app")).to_be_visible()
     page.get_by_text("You cannot scan it?").click()
-    assert not serious(page)
+    assert not found_by_axe(page)
     secret = page.locator("#totp-secret").inner_text().replace(" ", "")
     page.get_by_label("Code", exact=True).fill("000000")
     page.get_by_role("button", name="Switch on").click()
@@ -119,14 +119,14 @@ def test_an_invitation_leads_to_an_account_with_a_second_factor(visitor_of: Call
     page.get_by_role("button", name="Switch on").click()
     codes = page.get_by_label("Your codes").input_value().split()
     assert len(codes) == 10
-    assert not serious(page)
+    assert not found_by_axe(page)
     page.reload()
     expect(page.get_by_label("Your codes")).to_have_count(0)  # shown once
 
     other = visitor_of()
     other.sign_in(email, "a harbour of glass")
     expect(other.page.get_by_role("heading", name="Second factor")).to_be_visible()
-    assert not serious(other.page)
+    assert not found_by_axe(other.page)
     other.page.get_by_label("Code", exact=True).fill(codes[0])
     other.page.get_by_role("button", name="Sign in").click()
     expect(other.page).to_have_url(re.compile(r"/t/harbor/$"))
@@ -143,7 +143,7 @@ def test_a_session_is_ended_from_another_device(visitor_of: Callable[..., Visito
     there.open("/t/harbor/keys/")
     page = here.open("/accounts/settings/")
     expect(page.get_by_text("this device, now")).to_be_visible()
-    assert not serious(page)
+    assert not found_by_axe(page)
     page.get_by_role("button", name="Sign out on Safari, iPhone").click()
     expect(page.get_by_text("That device is signed out.")).to_be_visible()
     there.open("/t/harbor/keys/")
@@ -157,7 +157,7 @@ def test_secrets_ask_who_is_there_when_the_sign_in_is_old(visitor_of: Callable[.
     page.get_by_role("button", name="Create key").first.click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("heading", name="Confirm that it is you")).to_be_visible()
-    assert not serious(page)
+    assert not found_by_axe(page)
     dialog.get_by_label("Password").fill("wrong")
     dialog.get_by_role("button", name="Confirm").click()
     expect(dialog.get_by_role("alert")).to_contain_text("wrong")
@@ -181,7 +181,7 @@ def test_a_service_account_gets_a_key_and_is_disabled(visitor_of: Callable[..., 
     page.get_by_role("dialog").get_by_role("button", name="Disable").click()
     expect(page.get_by_text("Nightly is disabled. 1 key is revoked.")).to_be_visible()
     expect(page.get_by_role("button", name="Enable Nightly")).to_be_visible()
-    assert not serious(page)
+    assert not found_by_axe(page)
 
 
 def test_a_platform_admin_suspends_and_resumes_a_tenant(visitor_of: Callable[..., Visitor]) -> None:
@@ -199,7 +199,7 @@ def test_a_platform_admin_suspends_and_resumes_a_tenant(visitor_of: Callable[...
 
 def test_a_password_link_of_an_admin_is_good_once(visitor_of: Callable[..., Visitor]) -> None:
     admin = visitor_of(world.ADMIN).open("/platform/people/?q=otto")
-    assert not serious(admin)
+    assert not found_by_axe(admin)
     admin.get_by_role("button", name=re.compile("Password link for")).click()
     admin.get_by_role("dialog").get_by_role("button", name="Make the link").click()
     link = admin.get_by_label("The link").input_value()

@@ -41,7 +41,7 @@ def gateway(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     thread.join(20)
 
 
-def test_a_chat_streams_and_two_endpoints_are_compared(
+def test_a_chat_streams_and_endpoints_and_revisions_are_compared(
     visitor_of: Callable[..., Visitor], gateway: None, site: Site
 ) -> None:
     page = visitor_of(world.DEVELOPER).open("/t/harbor/playground/?model=talk")
@@ -60,6 +60,19 @@ def test_a_chat_streams_and_two_endpoints_are_compared(
     expect(pair.nth(1)).to_contain_text("tok0 tok1 tok2")
     page.get_by_role("button", name="View code").click()
     expect(page.get_by_role("dialog")).to_contain_text("/v1/chat/completions")
+    page.keyboard.press("Escape")
+    page.get_by_label("Model to call").select_option("talk@r1")
+    page.get_by_label("Compare with").select_option("talk@r2")  # it has no share of the traffic
+    page.get_by_label("Message").fill("Which of you?")
+    page.get_by_role("button", name="Send").click()
+    expect(pair.nth(0)).to_contain_text("talk r1")
+    expect(pair.nth(1)).to_contain_text("talk r2")
+    for number in (0, 1):
+        expect(pair.nth(number)).to_contain_text(re.compile(r"tok0 tok1 tok2\s*TTFT"))
+    expect(page.get_by_role("row", name="TTFT, mean")).to_contain_text(re.compile(r"\d+\sms\s*\d+\sms"))
+    page.get_by_role("button", name="View code").click()
+    expect(page.get_by_role("dialog")).to_contain_text('-H "x-millpond-revision: r2"')
+    expect(page.get_by_role("dialog")).to_contain_text('extra_headers={"x-millpond-revision": "r2"}')
 
 
 @pytest.mark.parametrize(

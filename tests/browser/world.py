@@ -171,7 +171,9 @@ def canary(ending: str) -> None:
 
 
 def serve(engine: str) -> str:
-    """An endpoint ``talk`` whose replica is the engine at ``engine``, and a token for a gateway."""
+    """Endpoints ``talk`` (two revisions, the second without a share) and ``talk-two``, whose replicas are the engine at
+    ``engine``, and a token for a gateway.
+    """
     from django.db import transaction
 
     from fleet.models import MachineKind, Node
@@ -186,10 +188,11 @@ def serve(engine: str) -> str:
 
     tenant = Tenant.objects.get(slug="harbor")
     actor = actor_for(User.objects.get(email=OWNER))
-    for name in ("talk", "talk-two"):
+    for name, config, weight in (("talk", {}, 100), ("talk-two", {}, 100), ("talk", {"max_num_seqs": 48}, 0)):
         made = deploy_version(
-            actor=actor, tenant=tenant, endpoint_name=name, model="tiny-chat", version=1, config={}, replicas=1
-        )
+            actor=actor, tenant=tenant, endpoint_name=name, model="tiny-chat", version=1, config=config, replicas=1,
+            weight=weight,
+        )  # fmt: skip
         with scope.tenant(tenant.id):
             Replica.objects.filter(deployment=made).update(
                 state="ready", node=Node.objects.all()[0], address=engine, token=ENGINE_TOKEN

@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from console.pages import tenants
 from fleet import pacing
 from kernel import clock
 from quotas.amount import Amount, Kind
@@ -20,8 +21,8 @@ from tests.build.crowd import crowd
 pytestmark = pytest.mark.django_db
 #: Queries of a page, whatever is behind it. A new one needs a reason.
 MOST = {
-    "/t/{slug}/": 40,
-    "/t/{slug}/models/": 30,
+    "/t/{slug}/": 37,
+    "/t/{slug}/models/": 26,
     "/t/{slug}/deployments/": 24,
     "/t/{slug}/deployments/{deployment}/": 32,
     "/t/{slug}/rollouts/": 22,
@@ -37,6 +38,7 @@ MOST = {
     "/platform/quotas/": 20,
     "/platform/faults/": 22,
     "/platform/prices/": 24,
+    "/platform/people/": 16,
     "/platform/audit/": 20,
 }
 
@@ -134,3 +136,24 @@ def test_a_search_and_a_state_stay_over_pages(tenant: Tenant) -> None:
     assert re.search(r'href="\?q=key&amp;state=active&amp;after=[0-9a-f-]{36}"', page)
     assert "key-00007" in client.get("/t/harbor/keys/?q=0007").content.decode()
     assert "key-00007" not in client.get("/t/harbor/keys/?state=revoked").content.decode()
+
+
+def test_tenants_follow_each_other_by_name_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "PER_PAGE", 2)
+    client = Client()
+    client.force_login(make_user(admin=True))
+    for name in ("delta", "Alpha", "same", "beta", "same"):
+        make_tenant(name=name)
+
+    def look(query: str) -> tuple[list[str], dict[str, str]]:
+        text = client.get(f"/platform/tenants/?{query}").content.decode()
+        beside = dict(re.findall(r'href="\?((?:before|after)=[^"]+)">(?:<svg.*?</svg>)?(Previous|Next)', text))
+        return re.findall(r'<a class="name"[^>]*>(\w+)<', text), {way: link for link, way in beside.items()}
+
+    pages, beside = [], {"Next": ""}
+    while "Next" in beside:
+        names, beside = look(beside["Next"])
+        pages.append(names)
+    assert pages == [["Alpha", "beta"], ["delta", "same"], ["same"]]
+    assert look(beside["Previous"])[0] == pages[1]
+    assert look("after=00000000-0000-7000-8000-000000000000")[0] == pages[0]

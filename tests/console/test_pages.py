@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel import scope
+from kernel import clock, scope
 from serving.services import deploy_version
 from tenants import services
 from tenants.models import ApiKey, Member, Tenant, User
 from tenants.roles import Role
 from tests.build import catalog
 from tests.build.controlplane import PASSWORD, actor_for, make_member, make_tenant, make_user, owner_of
+from tests.build.rollouts import Story
 
 pytestmark = pytest.mark.django_db
 
@@ -149,6 +150,23 @@ def test_a_playground_key_lives_for_minutes_and_is_not_listed(tenant: Tenant) ->
     assert "no-store" in answer.headers["Cache-Control"]
     assert b"No keys yet" in client.get("/t/harbor/keys/").content
     assert signed_in(make_member(tenant, Role.VIEWER)).post("/t/harbor/playground/key/").status_code == 403
+
+
+def test_revisions_of_an_endpoint_are_offered_to_who_may_deploy(tenant: Tenant) -> None:
+    owner = owner_of(tenant)
+    story = Story(tenant, actor_for(owner), endpoint="chat", model="tiny", start=clock.now())
+    alone = signed_in(owner).get("/t/harbor/playground/").content.decode()
+    assert "chat@" not in alone  # one revision is what every call gets
+    deploy_version(
+        actor=actor_for(owner), tenant=tenant, endpoint_name="chat", model="tiny", version=2, config={}, replicas=1,
+        weight=0,
+    )  # fmt: skip
+    waits = signed_in(owner).get("/t/harbor/playground/?model=chat@r1&with=chat@r2").content.decode()
+    assert re.search(r'value="chat@r1"[^>]* selected>chat, r1 \(v1, 100.%\)', waits)
+    assert re.search(r'value="chat@r2"[^>]* disabled>chat, r2 \(v2, no share\) \(does not serve\)', waits)
+    story.make_ready()
+    page = signed_in(owner).get("/t/harbor/playground/?model=chat@r1&with=chat@r2").content.decode()
+    assert re.search(r'value="chat@r2" data-name="chat" data-revision="r2" selected', page)
 
 
 def test_a_rejected_version_says_why_and_an_unfinished_one_what_is_missing(tenant: Tenant) -> None:

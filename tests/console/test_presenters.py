@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.states import UPLOAD, VERSION
-from console.presenters import amounts, audit, charts, glyphs, hbm, samples
+from console.presenters import amounts, audit, charts, comparison, glyphs, hbm, samples
 from fleet.states import DEVICE, NODE, DeviceState, NodeState
 from kernel.machine import Transitions
 from serving.conditions import WORDS
@@ -125,3 +125,23 @@ def test_an_action_without_a_sentence_is_shown_by_its_name() -> None:
     line = audit.line(Event())
     assert not line.known
     assert line.text == "pond.stirred north"
+
+
+def _minutes(*values: float) -> list[tuple[datetime.datetime, float | None]]:
+    return [(NOON + datetime.timedelta(minutes=minute), value) for minute, value in enumerate(values)]
+
+
+def test_a_share_that_stays_is_one_long_step() -> None:
+    chart = charts.line_chart("Share", "%", [("planned", "planned", _minutes(0, 0, 0, 50, 50, 100))], top=100.0)
+    assert chart.series[0].path == "M0 90H40H60V45H80H100V0"
+
+
+def test_of_flags_side_by_side_only_the_last_is_named() -> None:
+    at = [(NOON + datetime.timedelta(minutes=minute), f"{minute} %", "") for minute in (10, 50, 52, 53)]
+    chart = charts.line_chart("Share", "%", [("main", "share", _minutes(*range(101)))], flags=at)
+    assert [(flag.x, flag.label) for flag in chart.flags] == [(10.0, "10 %"), (50.0, ""), (52.0, ""), (53.0, "53 %")]
+
+
+def test_times_side_by_side_have_one_unit() -> None:
+    assert comparison.value_text(8652, "ms", 10_001) == "8.65\u00a0s"
+    assert comparison.value_text(8652, "ms", 9_000) == "8,652\u00a0ms"

@@ -153,6 +153,7 @@ def test_a_running_rollout_shows_both_sides_with_intervals_and_limits(client: Cl
     assert page.content.count(b'class="forest') >= 6
     assert page.content.count(b"As a table") == 3
     assert f"millpond rollouts pause {made.id}" in text
+    assert f"playground/?model={story.endpoint.name}%40r1&amp;with={story.endpoint.name}%40r2" in page.content.decode()
 
 
 def test_a_failing_rollout_says_why_it_went_back(client: Client, story: Story) -> None:

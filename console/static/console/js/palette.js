@@ -1,11 +1,30 @@
 // Ctrl K: go to any page, endpoint, model or tenant by typing a part of its name.
 import { word } from "./words.js";
 
+/** What the sidebar links to can be gone to as well: pages before the places of the list, tenants behind them. */
+function addSidebar(list) {
+  const option = (link) => {
+    const item = document.createElement("li");
+    item.setAttribute("role", "option");
+    item.setAttribute("aria-selected", "false");
+    const copy = document.createElement("a");
+    copy.href = link.href;
+    copy.tabIndex = -1;
+    copy.append(...[...link.childNodes].map((node) => node.cloneNode(true)));
+    copy.querySelector(".count")?.remove();
+    item.append(copy);
+    return item;
+  };
+  list.prepend(...[...document.querySelectorAll("#sidebar .nav a")].map(option));
+  list.append(...[...document.querySelectorAll("#sidebar .scope .menu a")].map(option));
+}
+
 export function start() {
   const dialog = document.getElementById("palette");
   if (!dialog) return;
   const input = dialog.querySelector("[data-palette-input]");
   const list = dialog.querySelector("[data-palette-list]");
+  addSidebar(list);
   const options = [...list.querySelectorAll('[role="option"]')];
   options.forEach((option, index) => { option.id = `palette-${index}`; });
   const none = document.createElement("li");

@@ -3,12 +3,15 @@ import { csrfToken, word } from "./words.js";
 
 const DEFAULTS = { temperature: 0.7, top_p: 1, max_tokens: 256 };
 const RENEW_MS = 60000; // renew the key a minute before it ends
+const REVISION = "x-millpond-revision";
+const LEAST_SECONDS = 0.005; // pieces that came closer together say nothing of a speed
+
+const noSums = () => ({ answers: 0, ttft: 0, timed: 0, speed: 0, tokens: 0 });
 
 class Chat {
   constructor(root) {
     this.root = root;
-    this.histories = [[], []]; // one per model: each goes on from its own answers
-    this.sums = { answers: 0, ttft: 0, speed: 0, tokens: 0 };
+    this.histories = [[], []]; // one per side: each goes on from its own answers
     this.one("form").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
     this.one("text").addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.send(); }
@@ -24,9 +27,18 @@ class Chat {
     for (const button of root.querySelectorAll("[data-mode]")) {
       button.addEventListener("click", () => this.choose(button.dataset.mode));
     }
-    this.one("model").addEventListener("change", () => this.clear());
-    this.one("other").addEventListener("change", () => this.clear());
+    for (const name of ["model", "other"]) this.one(name).addEventListener("change", () => { this.clear(); this.start(); });
     document.querySelector('[data-open="chat-code"]').addEventListener("click", () => this.showCode());
+    this.start();
+  }
+
+  // Figures are of the sides that are chosen now.
+  start() {
+    const sides = this.sides();
+    this.sums = [noSums(), noSums()];
+    for (const part of this.root.querySelectorAll("[data-pair]")) part.hidden = sides.length < 2;
+    for (const head of this.root.querySelectorAll("[data-side]")) head.textContent = sides[head.dataset.side]?.label || "";
+    this.showSums();
   }
 
   one(name) { return this.root.querySelector(`[data-${name}]`); }
@@ -41,8 +53,15 @@ class Chat {
     this.clear();
   }
 
-  // What is compared: one model, or two that get the same.
-  models() { return [this.one("model").value, this.one("other").value].filter(Boolean); }
+  // What is asked: one model or revision, or two that get the same.
+  sides() {
+    return ["model", "other"].map((name) => this.one(name).selectedOptions[0]).filter((option) => option?.value).map((option) => {
+      const { name, revision } = option.dataset;
+      return { model: name, revision, label: revision ? `${name} ${revision}` : name };
+    });
+  }
+
+  headers(side) { return side.revision ? { [REVISION]: side.revision } : {}; }
 
   body(model, turns) {
     const system = this.one("system").value.trim();
@@ -61,6 +80,11 @@ class Chat {
 
   async key() {
     if (this.held && Date.parse(this.held.expires_at) - Date.now() > RENEW_MS) return this.held.key;
+    this.minting ??= this.mint().finally(() => { this.minting = undefined; }); // two sides share one
+    return this.minting;
+  }
+
+  async mint() {
     const response = await fetch(this.root.dataset.keyUrl, { method: "POST", credentials: "same-origin", headers: { "X-CSRFToken": csrfToken() } });
     if (!response.ok) throw new Error(word("chat_no_key"));
     this.held = await response.json();
@@ -72,21 +96,22 @@ class Chat {
     if (!text || this.abort) return;
     this.one("text").value = "";
     this.addUser(text);
-    const models = this.models();
-    const row = this.addRow(models.length);
+    const sides = this.sides();
+    const row = this.addRow(sides.length);
     this.busy(true);
     this.abort = new AbortController();
-    await Promise.all(models.map((model, number) => this.ask(model, this.histories[number], text, row)));
+    await Promise.all(sides.map((side, number) => this.ask(side, number, text, row, sides.length > 1)));
     this.abort = undefined;
     this.busy(false);
   }
 
-  async ask(model, turns, text, row) {
+  async ask(side, number, text, row, isPair) {
+    const turns = this.histories[number];
     turns.push({ role: "user", content: text });
-    const answer = new Answer(this.models().length > 1 ? model : "");
+    const answer = new Answer(isPair || side.revision ? side.label : "");
     row.append(answer.root);
     try {
-      await this.stream(answer, this.body(model, turns));
+      if (await this.stream(answer, side, this.body(side.model, turns))) this.count(answer, number);
     } catch (error) {
       answer.fail(error);
     } finally {
@@ -96,19 +121,20 @@ class Chat {
     }
   }
 
-  async stream(answer, body) {
+  // True when the answer came whole.
+  async stream(answer, side, body) {
     const key = await this.key();
     const started = performance.now();
     let response;
     try {
       response = await fetch(`${this.root.dataset.gateway}${this.path}`, {
         method: "POST",
-        headers: { "Content-Type": "application/json", Authorization: `Bearer ${key}` },
+        headers: { "Content-Type": "application/json", Authorization: `Bearer ${key}`, ...this.headers(side) },
         body: JSON.stringify(body),
         signal: this.abort.signal,
       });
     } catch (error) {
-      if (error.name === "AbortError") { answer.finish(started, "stopped"); return; }
+      if (error.name === "AbortError") { answer.finish(started, "stopped"); return false; }
       throw new Error(word("chat_unreachable", { url: this.root.dataset.gateway }));
     }
     if (!response.ok) {
@@ -132,12 +158,12 @@ class Chat {
         }
       }
     } catch (error) {
-      if (error.name === "AbortError") { answer.finish(started, "stopped"); return; }
+      if (error.name === "AbortError") { answer.finish(started, "stopped"); return false; }
       throw error;
     }
     if (!ended && !answer.reason) throw new Error(word("chat_cut"));
     answer.finish(started, answer.reason);
-    this.count(answer);
+    return true;
   }
 
   addUser(text) {
@@ -167,16 +193,24 @@ class Chat {
     if (!on) this.one("text").focus();
   }
 
-  count(answer) {
-    this.sums.answers += 1;
-    this.sums.tokens += answer.tokens;
-    this.sums.ttft += answer.ttft || 0;
-    this.sums.speed += answer.speed || 0;
-    const show = (name, text) => { this.root.querySelector(`[data-sum="${name}"]`).textContent = text; };
-    show("answers", this.sums.answers);
-    show("tokens", this.sums.tokens);
-    show("ttft", `${Math.round(this.sums.ttft / this.sums.answers)}\u00a0ms`);
-    show("speed", (this.sums.speed / this.sums.answers).toFixed(1));
+  count(answer, number) {
+    const sums = this.sums[number];
+    sums.answers += 1;
+    sums.tokens += answer.tokens;
+    sums.ttft += answer.ttft || 0;
+    sums.timed += answer.speed ? 1 : 0;
+    sums.speed += answer.speed;
+    this.showSums();
+  }
+
+  showSums() {
+    this.sums.forEach((sums, number) => {
+      const show = (name, text) => { this.root.querySelectorAll(`[data-sum="${name}"]`)[number].textContent = text; };
+      show("answers", sums.answers);
+      show("tokens", sums.tokens);
+      show("ttft", sums.answers ? `${Math.round(sums.ttft / sums.answers)}\u00a0ms` : "–");
+      show("speed", sums.timed ? (sums.speed / sums.timed).toFixed(1) : "–");
+    });
   }
 
   clear() {
@@ -194,18 +228,44 @@ class Chat {
   }
 
   showCode() {
-    const body = this.body(this.one("model").value, this.histories[0]);
-    if (body.messages && !body.messages.some((message) => message.role === "user")) body.messages.push({ role: "user", content: "Hello" });
-    if (body.prompt === "") body.prompt = "Hello";
-    const json = JSON.stringify(body, null, 2);
-    const quoted = json.replace(/'/g, "'\\''");
+    const sides = this.sides();
+    const asked = sides.map((side, number) => {
+      const body = this.body(side.model, this.histories[number]);
+      if (body.messages && !body.messages.some((message) => message.role === "user")) body.messages.push({ role: "user", content: "Hello" });
+      if (body.prompt === "") body.prompt = "Hello";
+      return { side, body };
+    });
     const url = this.root.dataset.gateway;
-    document.querySelector('[data-code="curl"]').textContent =
-      `curl ${url}${this.path} \\\n  -H "Authorization: Bearer $MILLPOND_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
-    const python = json.replace(/: true\b/g, ": True").replace(/: false\b/g, ": False").replace(/: null\b/g, ": None");
-    document.querySelector('[data-code="python"]').textContent =
-      `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}/v1", api_key=os.environ["MILLPOND_KEY"])\nstream = client.${this.isChat ? "chat.completions" : "completions"}.create(**${python})\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].${this.isChat ? 'delta.content or ""' : "text"}, end="")`;
+    document.querySelector("[data-code-note]").hidden = !sides.some((side) => side.revision);
+    document.querySelector('[data-code="curl"]').textContent = asked.map(({ side, body }) => this.curl(url, side, body)).join("\n\n");
+    const head = `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}/v1", api_key=os.environ["MILLPOND_KEY"])\n`;
+    document.querySelector('[data-code="python"]').textContent = head + asked.map(({ side, body }) => this.python(side, body)).join("\n\n");
   }
+
+  curl(url, side, body) {
+    const quoted = JSON.stringify(body, null, 2).replace(/'/g, "'\\''");
+    const named = side.revision ? `  -H "${REVISION}: ${side.revision}" \\\n` : "";
+    return `curl ${url}${this.path} \\\n  -H "Authorization: Bearer $MILLPOND_KEY" \\\n${named}  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
+  }
+
+  python(side, body) {
+    const call = `client.${this.isChat ? "chat.completions" : "completions"}.create`;
+    const named = side.revision ? `, extra_headers={"${REVISION}": "${side.revision}"}` : "";
+    const piece = `chunk.choices[0].${this.isChat ? 'delta.content or ""' : "text"}`;
+    return `stream = ${call}(**${literal(body)}${named})\nfor chunk in stream:\n    if chunk.choices:\n        print(${piece}, end="")`;
+  }
+}
+
+// A value as Python writes it.
+function literal(value, indent = "") {
+  const more = `${indent}    `;
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (value === null) return "None";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const [open, close] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
+  const parts = Object.entries(value).map(([name, part]) => (Array.isArray(value) ? "" : `${JSON.stringify(name)}: `) + literal(part, more));
+  return parts.length ? `${open}\n${parts.map((part) => more + part + ",\n").join("")}${indent}${close}` : open + close;
 }
 
 class Answer {
@@ -237,18 +297,26 @@ class Answer {
       this.last = performance.now();
       this.chunks += 1;
       this.text += piece;
-      this.body.textContent = this.text;
-      this.root.scrollIntoView({ block: "end" });
-      this.say(word("chat_streaming"));
+      // Once a frame: drawing every piece of one side would hold up the other, and its TTFT would show it.
+      this.frame ??= requestAnimationFrame(() => { this.draw(); this.say(word("chat_streaming")); });
     }
     if (choice?.finish_reason) this.reason = choice.finish_reason;
     if (event.usage) this.usage = event.usage;
   }
 
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = undefined;
+    if (this.body.textContent === this.text) return;
+    this.body.textContent = this.text;
+    this.root.scrollIntoView({ block: "end" });
+  }
+
   finish(started, reason) {
+    this.draw();
     this.tokens = this.usage?.completion_tokens ?? this.chunks;
     const seconds = ((this.last || performance.now()) - (this.first || started)) / 1000;
-    this.speed = this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : 0;
+    this.speed = this.tokens > 1 && seconds >= LEAST_SECONDS ? (this.tokens - 1) / seconds : 0;
     this.total = performance.now() - started;
     this.say({ stopped: word("chat_stopped"), length: word("chat_length") }[reason] || "");
   }
@@ -275,6 +343,7 @@ class Answer {
   }
 
   fail(error) {
+    this.draw();
     const note = document.createElement("div");
     note.className = "note bad";
     note.setAttribute("role", "alert");

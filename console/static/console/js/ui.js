@@ -52,7 +52,8 @@ function fade(item, tone) {
 }
 
 async function copy(button) {
-  const text = button.dataset.copy || document.getElementById(button.dataset.copyFrom)?.value || "";
+  const source = document.getElementById(button.dataset.copyFrom);
+  const text = button.dataset.copy || source?.value || source?.textContent || "";
   try {
     await navigator.clipboard.writeText(text);
     toast({ title: word("copied") });
@@ -95,6 +96,24 @@ function onClick(event) {
   else if ((found = hit("[data-sidebar]"))) toggleSidebar(found);
   else if ((found = hit("[data-download]"))) download(found);
   else if (document.querySelector(".side.is-open") && !hit(".side")) toggleSidebar(document.querySelector("[data-sidebar]"), false);
+}
+
+/** A chart's table is written when it is opened, from a line of tab-separated cells per row. */
+function fillTable(details) {
+  const rows = details.dataset.rows.split("\n").map((line) => {
+    const row = document.createElement("tr");
+    line.split("\t").forEach((text, column) => {
+      const cell = row.insertCell();
+      cell.textContent = text;
+      if (column) cell.className = "number";
+    });
+    return row;
+  });
+  details.querySelector("tbody").replaceChildren(...rows);
+}
+
+function fillOpenTables() {
+  for (const details of document.querySelectorAll("details[data-rows][open]")) fillTable(details);
 }
 
 function download(button) {
@@ -165,6 +184,8 @@ export function start() {
   document.addEventListener("keydown", onKey);
   document.addEventListener("submit", onSubmit);
   document.addEventListener("input", onInput);
+  document.addEventListener("toggle", fillOpenTables, true);
+  document.body.addEventListener("htmx:afterSwap", fillOpenTables);
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-submit-on-change]")) event.target.form.requestSubmit();
   });

@@ -1,0 +1,247 @@
+"""Sentences of the rooms in the visitor's language.
+
+Rooms keep what they say in English: in rows, in logs, in answers of REST. Here every such sentence stands as a pattern,
+with the same words and a name for each part that changes; what is recognised is said again in the language of the page.
+What is not (an engine's own words, a driver's) stays as it is, for the page to mark as English. Order matters: of two
+patterns that fit, the first is taken.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from django.utils.translation import get_language, gettext, pgettext
+from django.utils.translation import gettext_noop as _
+
+from console.presenters import glyphs
+
+
+class Said(NamedTuple):
+    """``is_translated`` is false where ``text`` is the room's own English."""
+
+    text: str
+    is_translated: bool
+
+
+_SERVING: Final = (
+    _("%(ready)s of %(total)s replicas serving."),
+    _("The quota suffices."),
+    _("No replica reports a problem."),
+    _("Being deleted; %(count)s replicas still to stop."),
+    _("Stopping; %(count)s replicas still to finish."),
+    _("Stopped by a member."),
+    _("No replica is wanted."),
+    _("%(count)s of %(total)s replicas in trouble: %(why)s"),
+    _("%(ready)s of %(total)s replicas ready, %(count)s of them asleep until the next request."),
+    _("%(ready)s of %(total)s replicas ready, %(count)s in trouble: %(why)s"),
+    _("%(ready)s of %(total)s replicas ready; more are on their way."),
+    _("%(ready)s of %(total)s replicas ready."),
+    _("No replica is ready yet; the first is %(state)s."),
+    _("Waiting for a place."),
+    _("The engine ended; its node starts it again."),
+    _("The engine is not there any more; its node starts it again."),
+    _("The engine has ended; its node starts it again."),
+    _("The engine is ready, but its node reports no address for it."),
+    _("Ranks on node %(node)s are not ready yet (%(phase)s)."),
+    _("Stopped; its node has confirmed it."),
+    _("Its node is silent. It gets no traffic; what it holds stays taken until the node reports or is removed."),
+    _("Its node was removed from the fleet."),
+    _("Its node is being drained."),
+    _("One replica less is wanted."),
+    _("The deployment is being deleted."),
+    _("Trying again after a failure."),
+    _("The model answers."),
+    _("The model is starting; try again in a moment."),
+    _("The model waits for a place on a device. Its owner can see why."),
+    _("The model is not answering now. Its owner can see why."),
+    _("The model is switched off: no replica is wanted."),
+    _("The model is being stopped by its owner."),
+    _("The model was stopped by its owner."),
+    _("The model is being deleted by its owner."),
+    _("By %(who)s."),
+)
+
+_ROLLOUTS: Final = (
+    _("Started by %(who)s."),
+    _("Paused by %(who)s."),
+    _("Paused. %(why)s"),
+    _("Resumed by %(who)s; the step is held anew."),
+    _("Promoted by %(who)s."),
+    _("%(who)s promotes: on to the last step, without judging."),
+    _("On to the last step, without judging."),
+    _("Aborted by %(who)s; the shares stay as they are."),
+    _("Aborted. %(why)s"),
+    _("Ended by %(who)s."),
+    _("Asked for by %(who)s."),
+    _("Rolling back. %(why)s"),
+    _("Rolled back; the baseline has all the traffic. %(why)s"),
+    _("All steps passed; the candidate is the new baseline."),
+    _("The old baseline was kept long enough; it ends."),
+    _("The %(side)s gets %(count)s replicas."),
+    _("%(share)s %% of the traffic goes to the candidate."),
+    _("Step %(step)s of %(total)s begins."),
+    _("The %(side)s was stopped by somebody else."),
+    _("The %(side)s was deleted."),
+    _("The candidate has %(ready)s of %(total)s replicas ready after %(seconds)s s."),
+    _("No replica of the candidate is ready any more."),
+    _("Holding; %(count)s requests seen, nothing is worse."),
+    _("Waiting: the %(side)s answered %(seen)s of the %(count)s requests that a verdict needs."),
+    _("Not clear: the %(side)s answered %(seen)s of the %(count)s requests that a verdict needs."),
+    _("Waiting for more requests: %(why)s"),
+    _("Needs %(count)s replicas more than now at the peak (%(size)s of device memory)."),
+    _("Needs %(count)s replicas more than now at the peak (%(size)s of device memory). That is not free now. %(why)s"),
+    _("Needs no more devices than now."),
+    _("The baseline has one replica; there is nothing to squeeze."),
+)
+
+_JUDGE: Final = (
+    _("Passed: %(why)s"),
+    _("Failed: %(why)s"),
+    _("Not clear: %(why)s This may be chance."),
+    _("%(measure)s %(value)s, limit %(limit)s (%(source)s), over %(count)s requests."),
+    _("the objective"),
+    _("what the baseline allows"),
+    _("the objective; baseline %(value)s"),
+    _("what the baseline allows; baseline %(value)s"),
+    _("error rate"),
+    _("share of unusually short answers"),
+    _("share of unusually long answers"),
+)
+
+_FLEET: Final = (
+    _("Taken out of service by %(who)s."),
+    _("Retired by %(who)s."),
+    _("Taken back by %(who)s."),
+    _("Removed by %(who)s."),
+    _("The node's last report does not list this device."),
+    _("The node reports the device as well again."),
+    _("The node reports it as well."),
+    _("The device reports %(size)s bytes, but %(held)s are promised to replicas."),
+    _("No fault for a while."),
+    _("It answers again after a repair; nothing is placed on it for %(span)s more."),
+    _("An engine on it does not end even when killed: it %(why)s."),
+    _("Its GPU %(why)s, so this replica is replaced on another one."),
+    _("The node has been silent since %(at)s; its replicas get no traffic until it reports."),
+    _(
+        "%(silent)s of %(total)s nodes fell silent at about the same time. That points at the control plane "
+        "or the network, so nothing is declared lost and nothing is moved."
+    ),
+    _("Nodes fall silent one by one, or not at all."),
+    _("No node has joined yet."),
+    _("%(ready)s nodes ready, %(lost)s lost."),
+    _("The node reports for work."),
+    _("The node reports again."),
+    _("The machine joined with a new token."),
+    _("The machine was started again."),
+    _("The agent was started again."),
+    _("Nothing new is placed here."),
+    _("In service again."),
+    _("Replicas stop now."),
+    _("Replicas are moving; each stops when its successor elsewhere is ready."),
+    _("Nothing runs here; the node can be taken out."),
+)
+
+_PLACES: Final = (
+    _("Placed on %(device)s of %(node)s."),
+    _("Goes to %(device)s."),
+    _("There is no device in the fleet yet: join a node first."),
+    _("Some devices could take a part of it, but too few for all of it at once."),
+    _("None of %(total)s devices can take it (%(reasons)s). Nearest, on node %(node)s: %(why)s"),
+    _("Node %(node)s is cordoned: nothing new is placed there."),
+    _("Node %(node)s is being drained."),
+    _("Node %(node)s does not answer."),
+    _("This needs a device of kind %(kinds)s; %(device)s is %(kind)s."),
+    _("This needs one of %(products)s; this is %(device)s."),
+    _("%(device)s is simulated: no engine can run on it."),
+    _("Its node does not report %(device)s any more."),
+    _("A whole device is needed; others hold parts of %(device)s."),
+    _("%(device)s belongs to one replica as a whole."),
+    _("Limits that the driver keeps (MPS) are required; a CPU has none."),
+    _("Limits that the driver keeps (MPS) are required; the node of this GPU has no nvidia-cuda-mps-control."),
+    _("Needs %(size)s of device memory; %(device)s has %(free)s free of %(total)s."),
+    _("Needs %(share)s %% of a device's compute; %(device)s has %(free)s %% left."),
+    _("Needs %(size)s of host memory; node %(node)s has %(free)s available right now, of %(total)s."),
+    _("Needs %(size)s of host memory; node %(node)s has %(free)s not promised to others, of %(total)s."),
+    _("Needs %(cpus)s; node %(node)s has %(free)s left of %(total)s."),
+    _("Needs %(count)s devices together; node %(node)s has %(free)s that could."),
+    _("The quota on GPUs is %(limit)s; %(held)s are held and %(more)s more are asked for."),
+    _("The quota on device memory is %(limit)s; %(held)s are held and %(more)s more are asked for."),
+    _("The tenant's quota were larger, or it held less."),
+    _("A node with a CPU or GPU joins the fleet."),
+    _("A node with a free CPU or GPU joins the fleet."),
+    _("A node with a free device of what it needs joins the fleet."),
+    _("More devices of this kind joined, or it were split less."),
+    _("A GPU were free that can be kept apart as required, or less were required."),
+    _("Its weights were smaller (quantization), layers waited in host memory, or a device were larger."),
+    _("Node %(node)s were in service: a platform admin can uncordon it."),
+    _("Node %(node)s reported again."),
+    _("%(device)s were well again."),
+    _("%(size)s more were free %(where)s: stop another replica there, or lower %(knobs)s."),
+    _("%(size)s more were free %(where)s: stop %(names)s there, or lower %(knobs)s."),
+    _("The device were larger by %(size)s, or %(knobs)s lower (%(where)s)."),
+    _("Others end to make room for it; it starts when they have."),
+    _("It gave its place back: it was above what is guaranteed to the tenant, and was claimed."),
+    _("It gave its place to %(name)s, which has a higher priority."),
+)
+
+_UPLOADS: Final = (
+    _("Nothing was sent for too long."),
+    _("It was not finished in time. Make a new version, upload its files and finalize it."),
+    _("Its version was deleted."),
+    _("The version takes no more files."),
+)
+#: What a part looks like where anything at all would take too much or too little.
+_PART: Final = {"value": r"[\d.,]+(?: \S+)?", "why": r".*?"}
+_SAID_AGAIN: Final = ("why", "source", "measure")
+_PERCENT: Final = re.compile(r"([\d.,]+) %")
+MAX_LENGTH: Final = 2000
+
+
+def said(sentence: str) -> Said:
+    """``sentence`` of a room, in the language of the visitor where it is one that is known."""
+    language = get_language() or "en"
+    if language.startswith("en") or len(sentence) > MAX_LENGTH:
+        return Said(sentence, False)
+    return _said(sentence, language)
+
+
+@functools.lru_cache(maxsize=2048)
+def _said(sentence: str, _language: str) -> Said:
+    for pattern, text in _patterns():
+        if match := pattern.fullmatch(sentence):
+            values = {name: _part(name, part) for name, part in match.groupdict().items()}
+            return Said(gettext(text) % values, True)
+    return Said(sentence, False)
+
+
+def _part(name: str, text: str) -> str:
+    if name in _SAID_AGAIN:
+        return said(text).text
+    if name == "side":
+        return gettext(text)
+    if name == "state":
+        return str(glyphs.of("replica", text).word)
+    if match := _PERCENT.fullmatch(text):
+        return pgettext("percent, with the space the language wants", "%(number)s %%") % {"number": match[1]}
+    return text
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple(_compiled((*_SERVING, *_ROLLOUTS, *_JUDGE, *_FLEET, *_PLACES, *_UPLOADS)))
+
+
+def _compiled(texts: tuple[str, ...]) -> Iterator[tuple[re.Pattern[str], str]]:
+    for text in texts:
+        parts = re.split(r"%\((\w+)\)s", text.replace("%%", "%"))
+        found = "".join(
+            f"(?P<{part}>{_PART.get(part, '.+?')})" if index % 2 else _either_number(re.escape(part))
+            for index, part in enumerate(parts)
+        )
+        yield re.compile(found, re.DOTALL), text
+
+
+def _either_number(words: str) -> str:
+    """One replica, two replicas: the room counts them."""
+    return re.sub(r"(replica|request|node)s", r"\1s?", words)

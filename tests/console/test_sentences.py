@@ -1,0 +1,114 @@
+"""What the rooms say in English is said again in Chinese: every sentence that their loops and services write."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.utils import translation
+
+from console.presenters import sentences
+from serving import conditions
+from serving.conditions import Facts
+from serving.states import DeploymentState, ReplicaState
+
+ROOMS = Path(__file__).resolve().parents[2] / "platform"
+#: Modules whose sentences end up in rows that pages show. What they raise is said by its code.
+WRITERS = (
+    "serving/conditions.py", "serving/observing.py", "serving/reconcile/cycle.py", "serving/reconcile/plan.py",
+    "rollouts/advance.py", "rollouts/decide.py", "rollouts/experiments.py", "rollouts/judge/verdict.py",
+    "rollouts/perform.py", "rollouts/services.py", "fleet/care.py", "fleet/leases.py", "fleet/observation.py",
+    "scheduling/giving_way.py",
+)  # fmt: skip
+#: Where a part is not any number.
+SAMPLES = {"said": "ended", "asleep": "7 of them asleep until the next request"}
+
+
+def _written(path: Path) -> Iterator[tuple[int, str]]:
+    """Sentences of a module, with a number for each part that changes; without docstrings and what is raised."""
+    tree = ast.parse(path.read_text())
+    left_out = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise | ast.Expr)
+        for part in (ast.walk(node) if not isinstance(node, ast.Expr) else [node.value])
+    }
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            left_out |= {id(part) for part in node.values}
+        text = _text(node)
+        if len(text) > 12 and (text[0].isupper() or text[0].isdigit()) and text[-1] == "." and " " in text:
+            yield getattr(node, "lineno", 0), text
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    return "".join(_text(part) if isinstance(part, ast.Constant) else _sample(part) for part in node.values)
+
+
+def _sample(part: ast.expr) -> str:
+    source = ast.unparse(part.value) if isinstance(part, ast.FormattedValue) else ""
+    return SAMPLES.get(source, "7 replicas" if source.startswith("counted(") else "7")
+
+
+@pytest.mark.parametrize("module", WRITERS)
+def test_every_sentence_of_a_row_is_known(module: str) -> None:
+    with translation.override("zh-hans"):
+        unknown = [f"{line}: {text}" for line, text in _written(ROOMS / module) if not sentences.said(text)[1]]
+    assert not unknown
+
+
+def test_the_walk_reads_sentences() -> None:
+    found = [text for _line, text in _written(ROOMS / "serving/conditions.py")]
+    assert "7 of 7 replicas serving." in found
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("Started by maya@harbor.example.", "由 maya@harbor.example 开始。"),
+        ("Stopping; 1 replica still to finish.", "正在停止，还有 1 个副本待结束。"),
+        ("No replica is ready yet; the first is loading.", "尚无副本就绪，最快的一个：加载中。"),
+        ("50 % of the traffic goes to the candidate.", "候选的流量占比为 50%。"),
+        (
+            "Rolled back; the baseline has all the traffic. Failed: error rate 67.3 %, limit 1.0 % (what the baseline "
+            "allows; baseline 0.0 %), over 55 requests.",
+            "已回滚，全部流量回到基线。未通过：错误率 67.3%，上限 1.0%（基线允许的范围；基线 0.0%），共 55 个请求。",
+        ),
+        (
+            "Waiting: the baseline answered 3 of the 40 requests that a verdict needs.",
+            "等待中：判定需要 40 个请求，基线已回答 3 个。",
+        ),
+        (
+            "None of 2 devices can take it (2 NodeLost). Nearest, on node mill-a: Needs 9 GiB of device memory; L4 "
+            "has 3.5 GiB free of 24 GiB.",
+            "2 个设备都放不下（2 NodeLost）。最接近的在节点 mill-a 上：需要 9 GiB 显存；L4 空闲 3.5 GiB，共 24 GiB。",
+        ),
+    ],
+)
+def test_a_sentence_is_said_with_its_parts(english: str, chinese: str) -> None:
+    with translation.override("zh-hans"):
+        assert sentences.said(english) == (chinese, True)
+    with translation.override("en"):
+        assert sentences.said(english) == (english, False)
+
+
+def test_what_nobody_knows_stays_as_it_was_said() -> None:
+    with translation.override("zh-hans"):
+        assert sentences.said("CUDA error: out of memory") == ("CUDA error: out of memory", False)
+        assert sentences.said("") == ("", False)
+        assert not sentences.said("Started by " + "x" * 5000 + ".").is_translated
+
+
+@pytest.mark.parametrize("state", list(ReplicaState))
+@pytest.mark.parametrize("deployment", list(DeploymentState))
+def test_conditions_of_a_deployment_are_all_said(state: ReplicaState, deployment: DeploymentState) -> None:
+    health = conditions.health(deployment, 2, 1, [Facts(state, "", "Waiting for a place.")])
+    with translation.override("zh-hans"):
+        unknown = [one.message for one in health.conditions if not sentences.said(one.message).is_translated]
+    assert not unknown
