@@ -75,8 +75,10 @@ def take(*, replica_id: uuid.UUID, device_id: uuid.UUID, share: Share, rank: int
     return partition
 
 
-def lock_device(device_id: uuid.UUID) -> Device:
+def lock_device(device_id: uuid.UUID, *, on: uuid.UUID | None = None) -> Device:
     """The device, locked together with its node until the transaction ends: nothing on it changes meanwhile.
+
+    Whoever holds locks on nodes names the node that it expects (``on``): another one would be locked out of order.
 
     Raises:
         CapacityGone: it is gone, or has just moved to another node.
@@ -85,6 +87,8 @@ def lock_device(device_id: uuid.UUID) -> Device:
     node_id = Device.objects.filter(id=device_id).values_list("node_id", flat=True).first()
     if node_id is None:
         raise CapacityGone("The device is gone.")
+    if on not in (None, node_id):
+        raise CapacityGone("The device has moved to another node since the plan was made.")
     Node.objects.select_for_update(no_key=True).filter(id=node_id).first()
     device = Device.objects.select_for_update(no_key=True).filter(id=device_id, node_id=node_id).first()
     if device is None:

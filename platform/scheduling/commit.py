@@ -51,8 +51,7 @@ def commit(answer: Answer) -> None:
         nodes = {place.node.id for place in answer.places}
         list(Node.objects.select_for_update(no_key=True).filter(id__in=nodes).order_by("id"))
         for place in sorted(answer.places, key=lambda each: (each.node.id, each.device.uuid)):
-            if partitions.lock_device(place.device.id).node_id != place.node.id:
-                raise CapacityGone("The device has moved to another node since the plan was made.")
+            partitions.lock_device(place.device.id, on=place.node.id)
         replica = Replica.objects.select_for_update(no_key=True).filter(id=ask.replica_id).first()
         if replica is None or replica.generation != ask.generation or replica.state != ReplicaState.PENDING:
             raise errors.StaleTransition("The replica does not wait for a place any more.")

@@ -257,6 +257,30 @@ def test_a_replica_placed_while_its_deployment_is_stopped_keeps_nothing():
     assert Partition.objects.count() == 0
 
 
+@contextlib.contextmanager
+def locked_by_another(node):
+    """A transaction on a connection of its own holds ``node``."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        try:
+            with transaction.atomic():
+                Node.objects.select_for_update(no_key=True).get(id=node.id)
+                held.set()
+                over.wait(20)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(20)
+
+
 def test_a_device_that_has_moved_since_the_plan_is_not_taken():
     tenant = make_tenant("acme")
     agents = [FakeAgent("first"), FakeAgent("second")]
@@ -267,8 +291,13 @@ def test_a_device_that_has_moved_since_the_plan_is_not_taken():
     deploy(tenant)
     (answer,) = planner.plan(reading.take(), cycle.waiting())
     agents[1].report()
-    with pytest.raises(CapacityGone):
-        commit.commit(answer)
+    with locked_by_another(Node.objects.get(name="second")), connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '2s'")
+        with pytest.raises(
+            CapacityGone
+        ):  # and not for the lock: nodes are locked in one order, and that is another one
+            commit.commit(answer)
+        cursor.execute("RESET lock_timeout")
     check_books()
     assert cycle.run() == 1
     assert [part.device.node.name for part in Partition.objects.all()] == ["second"]
