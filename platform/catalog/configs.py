@@ -132,12 +132,16 @@ def normalise(config: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def check_experts(settings: Settings, num_experts: int) -> None:
-    """Refuse to spread experts that a model does not have, or not evenly.
+def check_version(settings: Settings, *, max_model_len: int, num_experts: int) -> None:
+    """Refuse what a version cannot do: more context than it has, or experts spread that are none or do not divide.
 
     Raises:
-        errors.InvalidInput: ``num_experts`` (0: a dense model) cannot be spread over ``expert_parallel`` ranks.
+        errors.InvalidInput: it has ``max_model_len`` positions and ``num_experts`` experts (0: a dense model).
     """
+    if settings.max_model_len > max_model_len:
+        raise _wrong(
+            "max_model_len", f"max_model_len is at most {max_model_len} for this version; 0 takes the whole of it."
+        )
     ranks = settings.expert_parallel
     if ranks > 1 and not num_experts:
         text = "expert_parallel is for mixture-of-experts models, and this version is dense. Leave it out."

@@ -263,13 +263,8 @@ def make_revision(*, actor: Actor, tenant: Tenant, version: ModelVersion, config
         version = ModelVersion.objects.select_for_update(of=("self",), no_key=True).get(id=version.id)
         if version.state != VersionState.READY:
             raise _not_ready(version)
-        if chosen.max_model_len > version.max_model_len:
-            raise errors.InvalidInput(
-                f"max_model_len is at most {version.max_model_len} for this version; 0 takes the whole of it.",
-                code="invalid_config",
-                data={"field": "max_model_len"},
-            )
-        configs.check_experts(chosen, int(version.metadata.get("num_experts") or 0))
+        experts = int(version.metadata.get("num_experts") or 0)
+        configs.check_version(chosen, max_model_len=version.max_model_len, num_experts=experts)
         serving_config = _serving_config(tenant, chosen)
         runtime = current_runtime()
         same = Revision.objects.filter(version=version, serving_config=serving_config, runtime=runtime)

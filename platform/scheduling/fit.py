@@ -63,7 +63,8 @@ def fit(
 
 def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Settings, replicas: int) -> Fit:
     """As :func:`fit`, for a version at hand."""
-    configs.check_experts(settings, int(version.metadata.get("num_experts") or 0))
+    experts = int(version.metadata.get("num_experts") or 0)
+    configs.check_version(settings, max_model_len=version.max_model_len, num_experts=experts)
     try:
         least = policy.required_by([tenant.id]).get(tenant.id, "")
         needs = needs_of(

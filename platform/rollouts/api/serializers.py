@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kernel.api.numbers import NumberField
 from rollouts import experiments, selectors
 from rollouts.judge.checks import Tolerance
 from rollouts.models import Capacity, Experiment, Rollout, RolloutLog, Strategy
@@ -16,10 +17,10 @@ from serving.models import MAX_REPLICAS
 class ToleranceIn(serializers.Serializer[Any]):
     """How much worse than the baseline the candidate may be; fractions."""
 
-    error_points = serializers.FloatField(min_value=0, max_value=1, default=Tolerance.error_points)
-    slower = serializers.FloatField(min_value=0, max_value=10, default=Tolerance.slower)
-    tail_points = serializers.FloatField(min_value=0, max_value=1, default=Tolerance.tail_points)
-    length_points = serializers.FloatField(min_value=0, max_value=1, default=Tolerance.length_points)
+    error_points = NumberField(min_value=0, max_value=1, default=Tolerance.error_points)
+    slower = NumberField(min_value=0, max_value=10, default=Tolerance.slower)
+    tail_points = NumberField(min_value=0, max_value=1, default=Tolerance.tail_points)
+    length_points = NumberField(min_value=0, max_value=1, default=Tolerance.length_points)
 
 
 class WishIn(serializers.Serializer[Any]):

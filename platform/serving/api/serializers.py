@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kernel.api.numbers import NumberField
 from serving import selectors
 from serving.conditions import Health
 from serving.models import MAX_DRAIN_SECONDS, MAX_REPLICAS, MAX_WEIGHT, Deployment, Endpoint, Grant, Priority, Sticky
@@ -17,7 +18,7 @@ class EndpointIn(serializers.Serializer[Any]):
     """A new endpoint."""
 
     name = serializers.CharField(max_length=80)
-    slo = serializers.DictField(child=serializers.FloatField(allow_null=True), required=False, default=dict)
+    slo = serializers.DictField(child=NumberField(allow_null=True), required=False, default=dict)
     sticky = serializers.ChoiceField(choices=Sticky.choices, required=False, default=Sticky.NONE.value)
 
 
@@ -25,7 +26,7 @@ class EndpointPatch(serializers.Serializer[Any]):
     """What can be changed of an endpoint; ``slo`` is replaced as a whole."""
 
     slo = serializers.DictField(
-        child=serializers.FloatField(allow_null=True),
+        child=NumberField(allow_null=True),
         required=False,
         help_text="ttft_p95_ms, itl_p95_ms, e2e_p95_ms (milliseconds), error_rate (0 to 1).",
     )

@@ -223,6 +223,8 @@ def test_the_dry_run_is_the_planners_answer_and_writes_nothing(tenant, version):
     assert "max_model_len or the KV cache" in big["would_fit_if"]
     assert rows() == []
     assert fit(client, version, 400, config={"speed": 1})["code"] == "invalid_config"
+    longer = fit(client, version, 400, config={"max_model_len": version.max_model_len + 1})
+    assert (longer["data"]["field"], f"at most {version.max_model_len}" in longer["detail"]) == ("max_model_len", True)
     assert fit(client, version, 404, model="nothing")["code"] == "model_not_found"
 
 
