@@ -1,6 +1,7 @@
 """People, for platform admins: every account, who else is one, and what is done for who is locked out or has left."""
 
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from allauth.mfa.models import Authenticator
@@ -8,7 +9,9 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 
 from console import keyset, sessions
@@ -20,7 +23,16 @@ from tenants import people, selectors
 from tenants.models import User
 
 PER_PAGE = 50
-VERBS: Final = ("off", "on", "make-admin", "unmake-admin", "password-link", "remove-factor", "sign-out")
+LINK: Final = "password-link"
+#: What is done, and what is said then.
+ACTS: Final[dict[str, tuple[Callable[..., object], Promise]]] = {
+    "off": (people.switch_off, gettext_lazy("%(who)s is switched off.")),
+    "on": (people.switch_on, gettext_lazy("%(who)s can sign in again.")),
+    "make-admin": (people.make_admin, gettext_lazy("%(who)s is a platform admin now.")),
+    "unmake-admin": (people.unmake_admin, gettext_lazy("%(who)s is no platform admin any more.")),
+    "remove-factor": (people.remove_second_factor, gettext_lazy("%(who)s signs in without a second factor now.")),
+    "sign-out": (sessions.end_all, gettext_lazy("%(who)s is signed out everywhere.")),
+}
 
 
 def _rows(wanted: str) -> QuerySet[User]:
@@ -42,37 +54,17 @@ def index(request: HttpRequest, place: Place) -> HttpResponse:
 def verb(request: HttpRequest, place: Place, user_id: uuid.UUID, verb: str) -> HttpResponse:
     """The dialog that says what an act means, and the act."""
     user = User.objects.filter(id=user_id).first()
-    if user is None or verb not in VERBS:
+    if user is None or verb not in (LINK, *ACTS):
         raise errors.NotFound(_("There is no such person here."), code="person_not_found")
     if request.method != "POST":
         return render(request, "console/pages/person_verb.html", {"person": user, "verb": verb})
     try:
-        if verb == "password-link":
+        if verb == LINK:
             link = people.password_link(actor=place.actor, user=user)
             return render(request, "console/pages/person_link.html", {"person": user, "secret": link})
-        text = _do(place, user, verb)
+        act, said = ACTS[verb]
+        act(actor=place.actor, user=user)
     except errors.PlatformError as exc:
         return refused(request, exc, reverse("console:platform-people"))
     gave_up = verb == "unmake-admin" and str(user.id) == place.actor.id  # this page is not theirs any more
-    return done(request, text, "/" if gave_up else reverse("console:platform-people"))
-
-
-def _do(place: Place, user: User, verb: str) -> str:
-    who = {"who": user.label}
-    if verb == "off":
-        people.switch_off(actor=place.actor, user=user)
-        return _("%(who)s is switched off.") % who
-    if verb == "on":
-        people.switch_on(actor=place.actor, user=user)
-        return _("%(who)s can sign in again.") % who
-    if verb == "make-admin":
-        people.make_admin(actor=place.actor, user=user)
-        return _("%(who)s is a platform admin now.") % who
-    if verb == "unmake-admin":
-        people.unmake_admin(actor=place.actor, user=user)
-        return _("%(who)s is no platform admin any more.") % who
-    if verb == "remove-factor":
-        people.remove_second_factor(actor=place.actor, user=user)
-        return _("%(who)s signs in without a second factor now.") % who
-    sessions.end_all(actor=place.actor, user=user)
-    return _("%(who)s is signed out everywhere.") % who
+    return done(request, str(said) % {"who": user.label}, "/" if gave_up else reverse("console:platform-people"))
