@@ -5,11 +5,11 @@ from typing import Final
 from django.db import transaction
 
 from dispatch import translate
-from fleet import health, pacing
+from fleet import health, heartbeats, pacing
 from fleet.changes import Changes
 from fleet.joining import actor_of_node
 from fleet.models import Node
-from fleet.observation import Observed, beat, observe
+from fleet.observation import Observed, observe
 from kernel.conflicts import retry_on_conflict
 from ledger import generations
 from runtime.wire.reports import NodeReport, ReportReply
@@ -21,11 +21,15 @@ UNKILLABLE: Final = "EngineUnkillable"
 
 @retry_on_conflict
 def apply_report(node: Node, report: NodeReport, *, address: str = "") -> ReportReply:
-    """Apply ``report`` unless a newer one was applied before; return what the agent should know."""
+    """Apply ``report`` unless a newer one was applied before; return what the agent should know.
+
+    One without replicas is looked at whole: if it were a mere heartbeat, :mod:`dispatch.heartbeats` had taken it.
+    """
     changes, asked = Changes(), pacing.current()
     with transaction.atomic():
         new = translate.beat(report)
-        if beat(node.id, new, asked):
+        known = node.credential_digest or ""
+        if report.replicas and known in heartbeats.note({known: new}, asked):
             observed = Observed(node, fresh=True, came_back=False)
         else:
             observed = observe(node.id, translate.node_facts(report), changes, digest=new.digest)

@@ -1,5 +1,6 @@
 """From wire messages to what the rooms understand (pure). Ids that are no ids are dropped: they can be nobody's."""
 
+import functools
 import hashlib
 import math
 import uuid
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fleet.facts import DeviceFacts, HealthFacts, HostFacts, LayoutFacts, NodeFacts
-from fleet.observation import Beat
+from fleet.heartbeats import Beat
 from runtime.wire import codec
 from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact, HostReport
 from runtime.wire.reports import NodeReport, ReplicaReport
@@ -35,10 +36,16 @@ def beat(report: NodeReport) -> Beat:
         devices=[_steady(device) for device in report.devices],
     )  # fmt: skip
     return Beat(
+        boot_id=report.boot_id[:80],
+        agent_id=report.agent_id[:80],
         digest=hashlib.blake2b(codec.encode(steady), digest_size=16).hexdigest(),
         sequence=report.sequence,
         applied_generation=report.applied_generation,
         health_sequence=max((fact.sequence for fact in report.health), default=0),
+        memory_available_bytes=max(report.host.memory_available_bytes, 0),
+        disk_free_bytes=max(report.host.disk_free_bytes, 0),
+        cpu_used=_number(report.host.cpu_used),
+        facts=functools.partial(node_facts, report),
     )
 
 

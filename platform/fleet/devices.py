@@ -1,11 +1,9 @@
 """The devices of a report against the rows: found, changed, missing, sick, well again."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from django.db import connection
-
+from fleet import drift
 from fleet.facts import DeviceFacts
 from fleet.models import Device, DeviceKind, HealthEvent, Node
 from fleet.states import DEVICE, DeviceState
@@ -46,7 +44,7 @@ def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drif
     if new:
         rows |= _make(node, [reported[uuid] for uuid in sorted(new) if not reported[uuid].parent_uuid], rows)
         rows |= _make(node, [reported[uuid] for uuid in sorted(new) if reported[uuid].parent_uuid in rows], rows)
-    drifted: list[tuple[Device, dict[str, Any]]] = []
+    drifted: list[drift.Told] = []
     for uuid in sorted(reported, key=lambda each: (bool(reported[each].parent_uuid), each)):
         fact = reported[uuid]
         if fact.parent_uuid and fact.parent_uuid not in rows:
@@ -54,9 +52,9 @@ def sync_devices(node: Node, facts: Sequence[DeviceFacts], *, actor: Actor, drif
         if (device := rows.get(uuid) or _adopt(node, fact)) is not None:
             grown |= _update(device, fact, actor=actor) or uuid in new
             rows[uuid] = device
-            if (drifting or uuid in new) and (drift := _differing(device, _drifting(fact))):
-                drifted.append((device, drift))
-    _note_drift(drifted)
+            if (drifting or uuid in new) and _differing(device, numbers := drift.of(fact)):
+                drifted.append(drift.Told(node.id, uuid, numbers))
+    drift.note(drifted)
     return Synced(rows, grown)
 
 
@@ -85,7 +83,7 @@ def _make(node: Node, facts: Sequence[DeviceFacts], rows: Mapping[str, Device]) 
             slice_start=fact.slice_start,
             slice_count=fact.slice_count,
             **_steady(fact),
-            **_drifting(fact),
+            **drift.of(fact),
         )
         for fact in facts
         if fact.uuid not in known
@@ -130,45 +128,8 @@ def _steady(fact: DeviceFacts, promised: int = 0) -> dict[str, Any]:
     }
 
 
-_NUMBERS: Final = ("memory_used_bytes", "utilization", "temperature_c", "power_w", "power_limit_w")
-
-
-def _drifting(fact: DeviceFacts) -> dict[str, Any]:
-    """Columns that change all the time."""
-    return {name: getattr(fact, name) for name in _NUMBERS} | {"readings": dict(fact.readings)}
-
-
 def _differing(device: Device, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if getattr(device, name) != value}
-
-
-#: Rows are locked in one order first: others lock several devices of a node, too.
-_NOTE_DRIFT: Final = """
-WITH told AS (
-    SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::text[])
-    AS t(id, memory_used_bytes, utilization, temperature_c, power_w, power_limit_w, readings)
-), locked AS (
-    SELECT device.id FROM fleet_device device WHERE device.id = ANY(%s::uuid[]) ORDER BY device.uuid FOR NO KEY UPDATE
-)
-UPDATE fleet_device SET memory_used_bytes = told.memory_used_bytes, utilization = told.utilization,
-    temperature_c = told.temperature_c, power_w = told.power_w, power_limit_w = told.power_limit_w,
-    readings = told.readings::jsonb
-FROM told JOIN locked ON locked.id = told.id WHERE fleet_device.id = told.id AND fleet_device.node_id = %s
-"""
-
-
-def _note_drift(drifted: Sequence[tuple[Device, Mapping[str, Any]]]) -> None:
-    """Write the numbers of all devices of a node in one statement."""
-    for device, values in drifted:
-        for name, value in values.items():
-            setattr(device, name, value)
-    if drifted:
-        rows = [device for device, _ in drifted]
-        ids = [device.id for device in rows]
-        columns = [[getattr(device, name) for device in rows] for name in _NUMBERS]
-        readings = [json.dumps(device.readings) for device in rows]
-        with connection.cursor() as cursor:
-            cursor.execute(_NOTE_DRIFT, [ids, *columns, readings, ids, rows[0].node_id])
 
 
 def _update(device: Device, fact: DeviceFacts, *, actor: Actor) -> bool:

@@ -20,7 +20,8 @@ def node_of(header: str) -> Node:
         MachineRemoved: the node was removed; its agent must join again (410).
     """
     # Every report asks: only what its callers read, in no order.
-    node = Node.objects.filter(credential_digest=_digest(header)).only("name", "state").order_by().first()
+    known = Node.objects.only("name", "state", "credential_digest").order_by()
+    node = known.filter(credential_digest=digest_in(header)).first()
     if node is None:
         raise MachineUnknown("The node's credential is unknown; join with a new token.")
     if node.state == NodeState.REMOVED:
@@ -30,7 +31,7 @@ def node_of(header: str) -> Node:
 
 def gateway_of(header: str) -> Gateway:
     """The gateway behind an ``Authorization`` header. Raises as :func:`node_of`."""
-    gateway = Gateway.objects.filter(credential_digest=_digest(header)).first()
+    gateway = Gateway.objects.filter(credential_digest=digest_in(header)).first()
     if gateway is None:
         raise MachineUnknown("The gateway's credential is unknown; join with a new token.")
     if gateway.removed_at is not None:
@@ -38,7 +39,12 @@ def gateway_of(header: str) -> Gateway:
     return gateway
 
 
-def _digest(header: str) -> str:
+def digest_in(header: str) -> str:
+    """The digest of the credential in an ``Authorization`` header.
+
+    Raises:
+        MachineUnknown: there is none.
+    """
     secret = bearer_of(header)
     if not secret.startswith("mpn_"):
         raise MachineUnknown("Send the credential as Authorization: Bearer mpn_…")

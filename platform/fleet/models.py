@@ -28,8 +28,9 @@ class Node(models.Model):
     successors are ready. ``stored_sha256`` are files that its agent keeps: placement prefers nodes with the weights.
     ``walls`` are the kinds of isolation that its host offers, each with the reason why not; ``facts`` are its RDMA
     ports and NUMA nodes. Heartbeats write ``last_seen_at`` and the lease, which no index covers, so that a heartbeat
-    stays one cheap update; ``details_at`` is when the rest was written. ``settled`` is the digest of the last report
-    that left nothing to do: the same again is a heartbeat and no more.
+    stays one cheap update; ``details_at`` is when the numbers of its devices were written, ``looked_at`` when a report
+    was last looked at whole. ``settled`` is the digest of the last report that left nothing to do: the same again is a
+    heartbeat and no more.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new_id, editable=False)
@@ -47,6 +48,7 @@ class Node(models.Model):
     last_seen_at = models.DateTimeField(null=True)
     lease_expires_at = models.DateTimeField(null=True)
     details_at = models.DateTimeField(null=True)
+    looked_at = models.DateTimeField(null=True)
     settled = models.CharField(max_length=32, blank=True)
 
     agent_version = models.CharField(max_length=40, blank=True)

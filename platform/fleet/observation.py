@@ -1,9 +1,9 @@
 """A node's report, applied: lease, state, host facts, devices. Called by dispatch inside its transaction.
 
-Heartbeats are many, so little is written: the lease each time, everything else when it changed in a way that somebody
-reads, and the drifting numbers (memory used, temperature) every :data:`DETAILS_EVERY`, less often the more nodes there
-are. A report that says what the last one said, of a node with which all is well, is one update (:func:`beat`); once per
-:data:`DETAILS_EVERY` the same report is looked at whole, so that nothing that was missed stays missed.
+Reports are many, so little is written: the lease each time, everything else when it changed in a way that somebody
+reads, and the drifting numbers (memory used, temperature) every :data:`fleet.heartbeats.DETAILS_EVERY`, less often the
+more nodes there are. A report that says what the last one said, of a node with which all is well, goes to
+:mod:`fleet.heartbeats` instead; now and then it is looked at whole here, so that nothing that was missed stays missed.
 """
 
 import dataclasses
@@ -11,21 +11,19 @@ import datetime
 import uuid
 from typing import Any
 
-from django.conf import settings
-
 from fleet import cutting, health, pacing
 from fleet.changes import CAPACITY_CHANGED, Changes
 from fleet.devices import Synced, sync_devices
 from fleet.errors import MachineRemoved
 from fleet.facts import HostFacts, NodeFacts
+from fleet.heartbeats import details_every
 from fleet.joining import actor_of_node
 from fleet.models import HealthEvent, Node
-from fleet.states import ALIVE, NODE, DeviceState, NodeState
+from fleet.states import NODE, DeviceState, NodeState
 from kernel import clock, machine
 from kernel.actors import Actor
 from ledger.record import record_move
 
-DETAILS_EVERY = datetime.timedelta(seconds=5)
 MAX_STORED = 5000
 
 
@@ -38,50 +36,10 @@ class Observed:
     came_back: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Beat:
-    """What of a report is new when it says the same as the last: ``digest`` is of all that does not drift."""
-
-    digest: str
-    sequence: int
-    applied_generation: int
-    health_sequence: int
-
-
-def details_every(pace: pacing.Pace) -> datetime.timedelta:
-    """As many times longer than :data:`DETAILS_EVERY` as nodes report less often than a few would."""
-    return DETAILS_EVERY * (pace.interval_seconds / settings.NODE_REPORT_INTERVAL_SECONDS)
-
-
-def beat(node_id: uuid.UUID, new: Beat, pace: pacing.Pace) -> bool:
-    """Note that a node with which nothing has changed is there; locks it until the caller's transaction ends.
-
-    False when the report has to be looked at whole, by :func:`observe`: it says something new, something is not well
-    with the node or its devices, or it is time for the numbers that drift. Nothing is written then.
-    """
-    now = clock.now()
-    settled = Node.objects.filter(
-        id=node_id,
-        state__in=ALIVE,
-        settled=new.digest,
-        sequence__lt=new.sequence,
-        health_sequence__gte=new.health_sequence,
-        details_at__gt=now - details_every(pace),
-    )
-    return bool(
-        settled.update(
-            sequence=new.sequence,
-            applied_generation=new.applied_generation,
-            last_seen_at=now,
-            lease_expires_at=now + pace.lease,
-        )
-    )
-
-
 def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes, *, digest: str = "") -> Observed:
     """Apply ``facts`` to the node's rows; locks the node until the caller's transaction ends. The caller announces.
 
-    ``digest`` is the report's (see :class:`Beat`); "" when it is not known.
+    ``digest`` is the report's (see :class:`fleet.heartbeats.Beat`); "" when it is not known.
 
     Raises:
         MachineRemoved: the node was removed while its report was on its way.
@@ -107,6 +65,7 @@ def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes, *, digest: s
         "sequence": facts.sequence,
         "last_seen_at": now,
         "lease_expires_at": now + pace.lease,
+        "looked_at": now,
     }
     for name, value in values.items():
         setattr(node, name, value)

@@ -4,6 +4,8 @@
 counter and the rows in one REPEATABLE READ snapshot, so a table never claims a generation whose changes it lacks.
 """
 
+from collections.abc import Collection
+
 from django.db import connection, models, transaction
 from django.db.models.expressions import RawSQL
 
@@ -32,6 +34,11 @@ def bump(name: str) -> int:
 def current(name: str) -> int:
     """The counter ``name``; 0 before the first bump."""
     return Generation.objects.filter(name=name).values_list("value", flat=True).first() or 0
+
+
+def current_of(names: Collection[str]) -> dict[str, int]:
+    """The counters ``names``; those that never rose are missing."""
+    return dict(Generation.objects.filter(name__in=names).values_list("name", "value"))
 
 
 def stamp(name: str) -> tuple[int, str]:

@@ -76,6 +76,7 @@ def main() -> None:
         try:
             if options.deployments:
                 tiny_llama(Path(folder) / "tiny")
+                _lift_quota(stack)
                 stack.cli("--tenant", "demo", "upload", str(Path(folder) / "tiny"), "--model", "tiny")
             result = _measure(stack, options)
         finally:
@@ -102,7 +103,7 @@ def _measure(stack: platform.Stack, options: argparse.Namespace) -> dict[str, An
             raise SystemExit(f"{options.agents} agents have not joined within {JOIN_SECONDS:g} s.")
         pipe.recv()
     joined_seconds = time.monotonic() - began
-    deployed = [_deploy(stack, number, options.replicas) for number in range(options.deployments)]
+    deployed = [_deploy(stack, number, options) for number in range(options.deployments)]
     time.sleep(options.settle)
     for pipe in pipes:
         pipe.send("count")
@@ -290,10 +291,20 @@ def _count(stack: platform.Stack, query: LiteralString) -> int:
         return int(row[0])
 
 
-def _deploy(stack: platform.Stack, number: int, replicas: int) -> str:
+def _lift_quota(stack: platform.Stack) -> None:
+    """A new tenant may have 32 replicas."""
+    with stack.admin() as client:
+        answer = client.put("/admin/tenants/demo/quota", json={"replicas": -1, "gpu_millis": -1, "hbm_bytes": -1})
+        assert answer.status_code == 200, answer.text
+
+
+def _deploy(stack: platform.Stack, number: int, options: argparse.Namespace) -> str:
     """Deploy the tiny model once more; its id."""
     rest = stack.rest(stack.credentials["manage_key"])
-    wanted = {"endpoint": f"chat-{number}", "model": "tiny", "version": "1", "replicas": replicas}
+    wanted = {
+        "endpoint": f"chat-{number}", "model": "tiny", "version": "1", "replicas": options.replicas,
+        "config": {"isolation": options.isolation},
+    }  # fmt: skip
     answer = rest.post("/tenants/demo/deployments", json=wanted)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
@@ -355,7 +366,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--settle", type=float, default=120.0, help="seconds between the last join and the measurement")
     parser.add_argument("--processes", type=int, default=2, help="how many processes hold the agents")
     parser.add_argument("--deployments", type=int, default=4, help="how many are placed on them")
-    parser.add_argument("--replicas", type=int, default=8, help="of each deployment; a new tenant may have 32")
+    parser.add_argument("--replicas", type=int, default=8, help="of each deployment, at most 64")
+    parser.add_argument("--isolation", default="any", help="exclusive: each replica has a GPU for itself")
     parser.add_argument("--interval", type=float, default=0.0, help="seconds between reports; 0: as the server asks")
     return parser.parse_args()
 

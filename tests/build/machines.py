@@ -11,6 +11,7 @@ import msgspec
 from django.http import HttpResponse
 from django.test import Client
 
+from dispatch.api import heartbeats
 from fleet import joining
 from fleet.models import MachineKind
 from kernel import actors
@@ -142,8 +143,10 @@ class FakeAgent(Machine):
         return NodeReport(**{**values, **changes})
 
     def report(self, **changes: Any) -> ReportReply:
-        """Send a report."""
-        return self.post("/report", self.draft(**changes), ReportReply)
+        """Send a report: as in the web process, what is a heartbeat is answered as one."""
+        draft = self.draft(**changes)
+        call = heartbeats.Call(self.headers().get("authorization", ""), codec.encode(draft))
+        return heartbeats.answer([call])[0] or self.post("/report", draft, ReportReply)
 
     def assignments(self) -> NodeAssignments:
         """Read what to run."""

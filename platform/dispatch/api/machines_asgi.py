@@ -1,8 +1,9 @@
 """The two calls that every node makes again and again, as bare ASGI: reports, and reading assignments.
 
 A thousand agents report fifty times a second. Through Django's whole stack each report would cost a thread, a
-connection to the database, and fourteen middlewares that are there for browsers; here a few threads keep a connection
-each and call the same views. Everything else that machines ask for is rare and goes through Django.
+connection to the database, and fourteen middlewares that are there for browsers; here heartbeats that wait are answered
+together by one thread, and for the rest a few threads keep a connection each and call the same views. Everything else
+that machines ask for is rare and goes through Django.
 """
 
 import asyncio
@@ -19,8 +20,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connection
 from django.http import HttpResponseBase
 
-from dispatch.api import internal
-from dispatch.api.wire import failure
+from dispatch.api import heartbeats, internal, wire
 from fleet import pacing
 
 #: Threads, and connections to the database, per web process. More than one, since a report waits for the database and
@@ -31,8 +31,9 @@ MAX_CALLS: Final = 2048
 #: A call that has waited longer for a thread is refused unseen: agents give a call up after fifteen seconds, and work
 #: for those who have given up would keep all others waiting, too. Refused ones pause and report again.
 PATIENCE_SECONDS: Final = 4.0
+REPORT: Final = "/internal/v1/nodes/report"
 ROUTES: Final[Mapping[str, Callable[..., HttpResponseBase]]] = {
-    "/internal/v1/nodes/report": internal.node_report,
+    REPORT: internal.node_report,
     "/internal/v1/nodes/assignments": internal.node_assignments,
 }
 
@@ -68,6 +69,7 @@ class Load:
 
 
 _load: Final = Load()
+_heartbeats: Final = heartbeats.Together()
 
 
 def matches(scope: Scope) -> bool:
@@ -80,6 +82,11 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     body = await _body(receive)
     if body is None:
         return
+    if scope["path"] == REPORT and scope["method"] == "POST":
+        reply = await _heartbeats.answer(heartbeats.Call(_authorization(scope), body))
+        if reply is not None:
+            await _send(send, wire.answer(reply))
+            return
     if _load.full():
         await _send(send, _busy())
         return
@@ -89,6 +96,11 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     finally:
         _load.calls -= 1
     await _send(send, answer)
+
+
+def _authorization(scope: Scope) -> str:
+    found = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    return bytes(found).decode("latin1")
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -104,7 +116,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _busy() -> HttpResponseBase:
-    answer = failure(503, "Too many machines report at once; report again after a pause.")
+    answer = wire.failure(503, "Too many machines report at once; report again after a pause.")
     answer["Retry-After"] = str(_load.retry_after())
     return answer
 
@@ -136,7 +148,7 @@ def _view(scope: Scope, body: bytes) -> HttpResponseBase:
     try:
         request = ASGIRequest(scope, io.BytesIO(body))
     except (BadRequest, ValueError):  # a head that is not text
-        return failure(400, "The request cannot be understood; check its encoding.")
+        return wire.failure(400, "The request cannot be understood; check its encoding.")
     return ROUTES[scope["path"]](request)
 
 

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from dispatch.reports import apply_report
-from fleet import leases, observation
+from fleet import heartbeats, leases
 from fleet import services as fleet
 from fleet.errors import CapacityGone, MachineRemoved
 from fleet.models import Device, LoopRun, Node, Partition
@@ -196,7 +196,7 @@ def deploy(tenant, name="chat", replicas=1, version=None):
 
 
 def test_reports_people_and_loops_at_once(monkeypatch):
-    monkeypatch.setattr(observation, "DETAILS_EVERY", AT_ONCE)
+    monkeypatch.setattr(heartbeats, "DETAILS_EVERY", datetime.timedelta(milliseconds=20))
     monkeypatch.setattr(plan, "PATIENCE", AT_ONCE)
     monkeypatch.setattr(plan, "backoff", lambda _failures: AT_ONCE)
     crowd = Crowd(seed=1)

@@ -8,7 +8,7 @@ from django.db import OperationalError, connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 
 from controlplane import asgi
-from dispatch.api import machines_asgi
+from dispatch.api import heartbeats, machines_asgi
 from fleet import pacing
 from fleet.models import Node
 from runtime.wire import codec
@@ -24,6 +24,7 @@ def one_thread(monkeypatch):
     """One thread instead of several, whose connection ends with the test."""
     with ThreadPoolExecutor(1) as threads:
         monkeypatch.setattr(machines_asgi, "_threads", threads)
+        monkeypatch.setattr(heartbeats, "_thread", threads)
         yield threads
         threads.submit(lambda: connection.close()).result()  # its own: connections are by thread
 
@@ -122,10 +123,14 @@ def test_a_call_that_would_wait_too_long_is_refused_at_once_and_told_when_to_com
     for _ in range(100):
         load.served(1.0)
     load.calls = machines_asgi.THREADS + 30  # ten seconds of work for each thread stand before it
-    before = Node.objects.get().sequence
+    assert report(agent)[0] == 200, "a heartbeat has its own thread"
+    agent.stored = ["a" * 64]
+    before = Node.objects.get()
     status, headers, _body = report(agent)
     assert status == 503
     assert 1 <= int(headers[b"retry-after"]) <= 1.5 * pacing.last().interval_seconds + 1
-    assert Node.objects.get().sequence == before
+    after = Node.objects.get()
+    assert (after.sequence, after.stored_sha256) == (before.sequence, [])
+    assert after.lease_expires_at > before.lease_expires_at, "a node that is refused is there"
     load.calls = 0
     assert report(agent)[0] == 200

@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from fleet import observation, pacing, partitions
+from fleet import partitions
 from fleet.errors import CapacityGone
 from fleet.models import Device, HealthEvent, Node, Partition
 from fleet.partitions import Share
@@ -157,26 +157,6 @@ def test_lists_for_admins(django_assert_num_queries):
     detail = admin.get(f"/api/v1/nodes/{nodes[0]['id']}").json()
     assert (len(detail["devices"]), detail["health_events"]) == (2, [])
     assert client_for(make_user()).get("/api/v1/nodes").status_code == 403
-
-
-def warm(made, celsius):
-    made.devices = [msgspec.structs.replace(device, temperature_c=celsius, clocks=None) for device in made.devices]
-
-
-def test_a_heartbeat_is_few_queries(django_assert_num_queries):
-    made = agent()
-    made.devices += [FakeAgent.device() for _number in range(7)]
-    made.report()
-    warm(made, 40.0)
-    with django_assert_num_queries(6):  # credential, 2 savepoints, node, replicas, generation
-        made.report()
-    assert set(Device.objects.values_list("temperature_c", flat=True)) == {None}
-    later = clock.now() + observation.DETAILS_EVERY
-    with clock.frozen(later):
-        pacing.current()  # counts the nodes once in a while
-        with django_assert_num_queries(10):  # and node (read and written), devices, what drifted
-            made.report()
-    assert set(Device.objects.values_list("temperature_c", flat=True)) == {40.0}
 
 
 def test_new_devices_are_as_few_queries_as_one():
