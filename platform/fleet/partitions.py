@@ -6,6 +6,7 @@ refuses what these functions might get wrong: a second owner, a device over its 
 
 import dataclasses
 import uuid
+from collections.abc import Collection
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -89,11 +90,17 @@ def lock_device(device_id: uuid.UUID, *, on: uuid.UUID | None = None) -> Device:
         raise CapacityGone("The device is gone.")
     if on not in (None, node_id):
         raise CapacityGone("The device has moved to another node since the plan was made.")
-    Node.objects.select_for_update(no_key=True).filter(id=node_id).first()
+    lock_nodes([node_id])
     device = Device.objects.select_for_update(no_key=True).filter(id=device_id, node_id=node_id).first()
     if device is None:
         raise CapacityGone("The device has just left its node.")
     return device
+
+
+def lock_nodes(node_ids: Collection[uuid.UUID]) -> None:
+    """Lock the rows of nodes, always in the same order, until the transaction ends; nothing of them is read."""
+    _require_transaction()
+    list(Node.objects.select_for_update(no_key=True).filter(id__in=node_ids).order_by("id").values_list("id"))
 
 
 def release(replica_id: uuid.UUID, *, node_id: uuid.UUID | None = None) -> int:
@@ -102,14 +109,18 @@ def release(replica_id: uuid.UUID, *, node_id: uuid.UUID | None = None) -> int:
     Freeing twice is harmless.
     """
     _require_transaction()
-    rows = Partition.objects.select_related("device").filter(replica_id=replica_id)
+    rows = (
+        Partition.objects.select_related("device")
+        .defer("device__facts", "device__readings")
+        .filter(replica_id=replica_id)
+    )
     if node_id is not None:
         rows = rows.filter(device__node_id=node_id)
     held = list(rows.order_by("device__node_id", "device__uuid"))
     freed = 0
     for partition in held:
-        Node.objects.select_for_update(no_key=True).filter(id=partition.device.node_id).first()
-        Device.objects.select_for_update(no_key=True).filter(id=partition.device_id).first()
+        lock_nodes([partition.device.node_id])
+        list(Device.objects.select_for_update(no_key=True).filter(id=partition.device_id).values_list("id").order_by())
         if not Partition.objects.filter(id=partition.id).delete()[0]:
             continue
         freed += 1

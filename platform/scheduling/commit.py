@@ -7,7 +7,6 @@ from django.db import models, transaction
 from fleet import partitions, policy
 from fleet.changes import Changes
 from fleet.errors import CapacityGone
-from fleet.models import Node
 from kernel import errors, machine, scope
 from kernel.actors import system
 from kernel.conflicts import retry_on_conflict
@@ -49,7 +48,7 @@ def commit(answer: Answer) -> None:
         gpus = sum(charge(need, place.device) for place in answer.places)
         require_quota(deployment.tenant, hbm_bytes=need.total_bytes, gpu_millis=gpus)
         nodes = {place.node.id for place in answer.places}
-        list(Node.objects.select_for_update(no_key=True).filter(id__in=nodes).order_by("id"))
+        partitions.lock_nodes(nodes)
         for place in sorted(answer.places, key=lambda each: (each.node.id, each.device.uuid)):
             partitions.lock_device(place.device.id, on=place.node.id)
         replica = Replica.objects.select_for_update(no_key=True).filter(id=ask.replica_id).first()

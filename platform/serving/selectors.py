@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models.fields.json import KeyTextTransform
 
 from fleet.holders import Holder
 from fleet.models import Device, Partition
@@ -221,10 +222,17 @@ def device_bytes_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]
 
 def gpu_millis_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
     """Thousandths of a GPU that the replicas of each tenant hold, by slice: what the quota counts."""
+    alike = ("owner_id", "device__kind", "device__memory_bytes", "memory_bytes", "isolation", "thread_percentage")
+    facts = {name: KeyTextTransform(name, "device__facts") for name in ("compute_slices", "of_slices")}
     found: dict[uuid.UUID, int] = {}
-    with scope.all_tenants():
-        for part in _parts_held(tenant_ids).select_related("device"):
-            found[part.owner_id] = found.get(part.owner_id, 0) + weighted(part)
+    with scope.all_tenants():  # replicas are many, kinds of parts are few: every placement asks
+        groups = _parts_held(tenant_ids).values(*alike, **facts).annotate(parts=Count("id")).order_by()
+        for group in groups:
+            millis = part_weight(
+                weights.device_millis(group["device__kind"], *_slices(group["compute_slices"], group["of_slices"])),
+                *(group[name] for name in ("memory_bytes", "device__memory_bytes", "isolation", "thread_percentage")),
+            )
+            found[group["owner_id"]] = found.get(group["owner_id"], 0) + millis * group["parts"]
     return found
 
 
@@ -238,13 +246,19 @@ def _parts_held(tenant_ids: Collection[uuid.UUID]) -> QuerySet[Any]:
 def weighted(part: Partition) -> int:
     """Thousandths of a GPU that a partition (with its device at hand) counts."""
     device = part.device
-    return weights.part_millis(
+    return part_weight(
         weights.device_millis(device.kind, *slices_of(device)),
         part.memory_bytes,
         device.memory_bytes,
-        whole=part.isolation in (Isolation.EXCLUSIVE, Isolation.MIG),
-        compute=part.thread_percentage * 10,
+        part.isolation,
+        part.thread_percentage,
     )
+
+
+def part_weight(of_device: int, memory_bytes: int, device_bytes: int, isolation: str, thread_percentage: int) -> int:
+    """Thousandths of a GPU that a part counts, of a device that counts ``of_device`` (pure)."""
+    whole = isolation in (Isolation.EXCLUSIVE, Isolation.MIG)
+    return weights.part_millis(of_device, memory_bytes, device_bytes, whole=whole, compute=thread_percentage * 10)
 
 
 def holdings(tenant: Tenant) -> list[usage.Held]:
@@ -270,8 +284,11 @@ def holdings(tenant: Tenant) -> list[usage.Held]:
 
 def slices_of(device: Device) -> tuple[int, int]:
     """Compute slices of a MIG instance and of the GPU it is cut from; (0, 7) for a device that is whole."""
-    facts = device.facts
-    return int(facts.get("compute_slices") or 0), int(facts.get("of_slices") or weights.SLICES)
+    return _slices(device.facts.get("compute_slices"), device.facts.get("of_slices"))
+
+
+def _slices(compute: int | str | None, of: int | str | None) -> tuple[int, int]:
+    return int(compute or 0), int(of or weights.SLICES)
 
 
 def replica_counts(tenant: Tenant) -> dict[str, int]:
