@@ -3,7 +3,7 @@
 import dataclasses
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.fields.json import KeyTextTransform
@@ -72,13 +72,17 @@ def grants_of(endpoint: Endpoint) -> "QuerySet[Grant]":
         return Grant.objects.select_related("tenant").filter(endpoint=endpoint).order_by("-id")
 
 
-def deployments_of(tenant: Tenant) -> "QuerySet[Deployment]":
-    """Deployments of ``tenant`` with endpoint, revision and replicas at hand, newest first."""
+def deployments_of(tenant: Tenant, *, bare: bool = False) -> "QuerySet[Deployment]":
+    """Deployments of ``tenant`` with endpoint, revision and replicas at hand, newest first.
+
+    ``bare``: of the replicas only what their states say.
+    """
     with scope.tenant(tenant.id):
         return _with_replicas(
             Deployment.objects.select_related(
                 "endpoint", "revision__model", "revision__version", "revision__serving_config", "revision__runtime"
-            ).order_by("-id")
+            ).order_by("-id"),
+            *(_NUMBERS if bare else ()),
         )
 
 
@@ -94,9 +98,14 @@ def named_deployments(tenant: Tenant, limit: int) -> list[tuple[uuid.UUID, str]]
         return list(Deployment.objects.order_by("-id").values_list("id", "endpoint__name")[:limit])
 
 
-def _with_replicas(rows: "QuerySet[Deployment]") -> "QuerySet[Deployment]":
-    live = Replica.objects.select_related("node").exclude(state=ReplicaState.STOPPED).defer("log_tail").order_by("id")
-    return rows.prefetch_related(Prefetch("replicas", live))
+#: What no list shows, and what is long.
+_LONG: Final = ("log_tail", "node__facts", "node__walls", "node__stored_sha256")
+_NUMBERS: Final = ("explanation", "ledger", "stats")
+
+
+def _with_replicas(rows: "QuerySet[Deployment]", *without: str) -> "QuerySet[Deployment]":
+    live = Replica.objects.select_related("node").exclude(state=ReplicaState.STOPPED).defer(*_LONG, *without)
+    return rows.prefetch_related(Prefetch("replicas", live.order_by("id")))
 
 
 def health_of(deployment: Deployment) -> Health:

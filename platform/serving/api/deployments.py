@@ -87,7 +87,7 @@ class DeploymentsView(TenantView):
 
     @extend_schema(operation_id="deployments_list", summary="List deployments", responses=DeploymentOut(many=True))
     def get(self, request: Request, tenant: str) -> Response:
-        page = self.paginate_queryset(selectors.deployments_of(self.tenant))
+        page = self.paginate_queryset(selectors.deployments_of(self.tenant, bare=True))
         return self.get_paginated_response(DeploymentOut(page, many=True).data)
 
     @extend_schema(
