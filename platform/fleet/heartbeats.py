@@ -8,7 +8,7 @@ the node is there: its lease is renewed here, before anybody decides whether the
 import dataclasses
 import datetime
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.conf import settings
@@ -74,18 +74,28 @@ def details_every(pace: pacing.Pace) -> datetime.timedelta:
     return DETAILS_EVERY * (pace.interval_seconds / settings.NODE_REPORT_INTERVAL_SECONDS)
 
 
-def note(beats: Mapping[str, Beat], pace: pacing.Pace, *, unless: Q | Exists | None = None) -> dict[str, uuid.UUID]:
+#: Of nodes, by the digests of their credentials, those that have news of another kind.
+News = Callable[[Mapping[str, uuid.UUID]], Collection[str]]
+
+
+def note(
+    beats: Mapping[str, Beat], pace: pacing.Pace, *, unless: Q | Exists | None = None, news: News | None = None
+) -> dict[str, uuid.UUID]:
     """Apply the ``beats``, by the digests of their nodes' credentials; return the nodes of those that are done with.
 
     The others have to be looked at whole (:func:`fleet.observation.observe`): they say something new, something is not
-    well with the node or its devices, it is time, ``unless`` holds of the node, it is unknown, or somebody else holds
-    its row right now. Of these, too, the lease is renewed when they are newer than what is known and the same
-    agent's since the same start of its machine. Works in a transaction of its own, or as a part of the caller's.
+    well with the node or its devices, it is time, ``unless`` holds of the node, ``news`` (asked once, under the locks)
+    names it, it is unknown, or somebody else holds its row right now. Of these, too, the lease is renewed when they are
+    newer than what is known and the same agent's since the same start of its machine. Works in a transaction of its
+    own, or as a part of the caller's.
     """
     now = clock.now()
     with transaction.atomic(savepoint=False):
         rows = [row for row in _locked(beats, unless) if _is_newer(row, beats[row.credential_digest])]
         done = [row for row in rows if _says_the_same(row, beats[row.credential_digest], now, pace)]
+        if done and news is not None:
+            told = news({row.credential_digest: row.id for row in done})
+            done = [row for row in done if row.credential_digest not in told]
         due = {row.id for row in done if _is_due(row.details_at, now, details_every(pace))}
         _write(done, beats, due, now, pace)
         drift.note(_drifted([row for row in done if row.id in due], beats))

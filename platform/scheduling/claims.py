@@ -1,6 +1,7 @@
 """Who may be taken away for one ask (pure): by priority, and what is borrowed above a guarantee.
 
 A replica may end when
+- it is of the deployment that asks, and serves nobody because one of its nodes is lost; or
 - it has a lower priority than the one that asks, and belongs to the same tenant; or
 - its tenant keeps its whole guarantee without it (what it holds above that is borrowed), and it has a lower priority,
   or the tenant that asks stays within its own guarantee and the priority is no higher,
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from scheduling.answers import Ask
 from scheduling.board import Board
 from scheduling.need import Need, charge
-from scheduling.snapshot import UNLIMITED, HolderView, TenantView
+from scheduling.snapshot import HolderView, TenantView
 
 Tenants = Mapping[uuid.UUID, TenantView]
 
@@ -22,8 +23,9 @@ Tenants = Mapping[uuid.UUID, TenantView]
 class Claim:
     """Whether one more may go, given those that go already."""
 
-    def __init__(self, ask: Ask, need: Need, tenants: Tenants, entitled: bool) -> None:
+    def __init__(self, ask: Ask, need: Need, tenants: Tenants, entitled: bool, millis: int = 0) -> None:
         self._ask = ask
+        self._millis = millis
         self._tenants = tenants
         self._asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         self._need, self._entitled = need, entitled
@@ -31,12 +33,14 @@ class Claim:
 
     def copy(self) -> "Claim":
         """The same so far; what it allows further on does not count here."""
-        made = Claim(self._ask, self._need, self._tenants, self._entitled)
+        made = Claim(self._ask, self._need, self._tenants, self._entitled, self._millis)
         made._released = dict(self._released)
         return made
 
     def allows(self, holder: HolderView) -> bool:
         """True when ``holder`` may go beside the others."""
+        if holder.stranded and holder.deployment_id == self._ask.deployment_id:
+            return True
         lower = holder.priority < self._ask.priority
         if holder.tenant_id == self._ask.tenant_id:
             return lower
@@ -46,7 +50,7 @@ class Claim:
             return False
         if lower or holder.priority > self._ask.priority:
             return lower
-        return self._entitled or self._borrows_less(tenant, released[0])
+        return self._entitled or self._borrows_less(tenant, *released)
 
     def goes(self, holder: HolderView) -> None:
         """Count ``holder`` among those that go."""
@@ -57,11 +61,12 @@ class Claim:
         size, millis = self._released.get(holder.tenant_id, (0, 0))
         return size + holder.memory_bytes, millis + holder.gpu_millis
 
-    def _borrows_less(self, tenant: TenantView, released: int) -> bool:
+    def _borrows_less(self, tenant: TenantView, size: int, millis: int) -> bool:
         """Once all is done the one that asks is no further above its guarantee: it cannot be taken back likewise."""
-        if self._asking is None or tenant.guaranteed_bytes == UNLIMITED or not self._asking.weight:
+        if self._asking is None or not tenant.borrows or not self._asking.weight:
             return False
-        return self._asking.over_share(self._need.total_bytes) <= tenant.over_share(-released)
+        mine = self._asking.over_share(self._need.total_bytes, self._millis)
+        return mine <= tenant.over_share(-size, -millis)
 
 
 def claim_of(board: Board, ask: Ask, need: Need, tenants: Tenants) -> Claim:
@@ -72,5 +77,5 @@ def claim_of(board: Board, ask: Ask, need: Need, tenants: Tenants) -> Claim:
         return Claim(ask, need, tenants, entitled=False)
     ranks = need.devices * need.stages
     costs = [charge(need, device) for each in board.bins for device in each.devices if device.kind == need.kind]
-    entitled = asking.within_guarantee(need.total_bytes, min(costs, default=0) * ranks)
-    return Claim(ask, need, tenants, entitled)
+    millis = min(costs, default=0) * ranks
+    return Claim(ask, need, tenants, asking.within_guarantee(need.total_bytes, millis), millis)

@@ -23,7 +23,7 @@ from scheduling.plan import plan
 from scheduling.spreading import spread_of, spread_out
 from serving.models import Priority, Replica
 from serving.peaks import Key, Measured, measured
-from serving.reconcile.cycle import GAVE_WAY
+from serving.reconcile.cycle import FAILED_ON, GAVE_WAY
 from serving.states import WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def _profile(row: Replica) -> Key:
 def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]], least: str, peaks: Sequence[Measured]) -> Ask:
     revision = row.deployment.revision
     config = revision.serving_config
-    failed_on = row.explanation.get("node_id") if row.failures else None
+    failed_on = row.explanation.get(FAILED_ON) or row.explanation.get("node_id") if row.failures else None
     needs = needs_of(
         revision.version,
         config,
@@ -151,8 +151,9 @@ def _say(replica_id: uuid.UUID, generation: int, reason: str, message: str, expl
             message, explanation = f"{told} {message}", explanation | {GAVE_WAY: told}
         if (row.reason, row.message) == (reason[:64], message):
             return
-        if row.failures and row.explanation.get("node_id"):  # keep where it failed last
-            explanation = explanation | {"node_id": row.explanation["node_id"]}
+        if row.failures:  # keep where it failed last
+            kept = {name: row.explanation[name] for name in ("node_id", FAILED_ON) if row.explanation.get(name)}
+            explanation = explanation | kept
         Replica.objects.filter(id=row.id, state=ReplicaState.PENDING).update(
             reason=reason[:64], message=message, explanation=explanation
         )

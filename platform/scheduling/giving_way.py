@@ -1,6 +1,7 @@
 """Carrying out a relief, in one transaction, after everything is checked again.
 
-Who finds no place elsewhere drains. Who does serves on until its successor serves there, and then drains.
+Who finds no place elsewhere drains. Who does serves on until its successor serves there, and then drains. What a
+replica with a lost node still has on others ends for its own successor, where that finds no other place.
 """
 
 import logging
@@ -19,6 +20,7 @@ from scheduling.answers import Answer
 from scheduling.snapshot import HolderView
 from serving.models import Deployment, Replica
 from serving.reconcile import cycle as serving
+from serving.reconcile import plan as planning
 from serving.states import DeploymentState, ReplicaState
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def _give_way(answer: Answer) -> int:
         _check(answer, victims, deployments)
         changes = Changes()
         asked = 0
-        movable = {holder.replica_id for holder, _node in answer.relief.moves} if answer.relief is not None else set()
+        movable = {holder.replica_id for holder in answer.relief.moves} if answer.relief is not None else set()
         asking = deployments[answer.ask.deployment_id]
         for key in sorted({victim.deployment_id for victim in victims}):
             going = {v.replica_id: _words(v, asking) for v in victims if v.deployment_id == key}
@@ -86,6 +88,8 @@ def _check(answer: Answer, victims: Sequence[HolderView], deployments: dict[uuid
 
 def _words(victim: HolderView, asking: Deployment) -> tuple[str, str]:
     """Reason and sentence for the owner of ``victim``: names within its tenant, nothing about another."""
+    if victim.deployment_id == asking.id:
+        return planning.NODE_LOST, planning.STRANDED_TEXT
     if victim.tenant_id == asking.tenant_id:
         return PREEMPTED, f"It gave its place to {asking.endpoint.name}, which has a higher priority."
     return RECLAIMED, RECLAIMED_TEXT

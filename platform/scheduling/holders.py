@@ -22,13 +22,14 @@ class Holders:
         self._lines: dict[uuid.UUID, Lines] = {}
         for holder in holders:
             here = bins_of(board, holder)
+            heard = [at for at in here if board.bins[at].node.state != NodeState.LOST.value]
             if holder.leaving:
                 into = self._leaving
-            elif holder.endable and not any(board.bins[at].node.state == NodeState.LOST.value for at in here):
+            elif holder.endable and holder.stranded == (len(heard) < len(here)):
                 into = self._staying
-            else:  # of one with a part on a lost node nothing is free for certain before that node reports
+            else:  # a node is silent and not declared lost, or has just come back: it is let be
                 continue
-            for at in here:
+            for at in heard:  # what is on a lost node is not free for certain before that node reports
                 into.setdefault(at, []).append(holder)
 
     def __bool__(self) -> bool:
@@ -65,7 +66,7 @@ class Holders:
             for holder in self._all:
                 if holder.tenant_id == tenant_id:
                     for holding in holder.holdings:
-                        line = HolderLine(holder.label, holding.memory_bytes)
+                        line = HolderLine(holder.label, holding.memory_bytes, holder.deployment_id)
                         lines.setdefault(holding.device_id, []).append(line)
             found = self._lines[tenant_id] = {device_id: tuple(each) for device_id, each in lines.items()}
         return found

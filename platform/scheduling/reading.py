@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 
 from fleet.models import Device, DeviceKind, Node, Partition
-from fleet.states import DeviceState, NodeState
-from kernel import scope
+from fleet.states import WATCHED, DeviceState, NodeState
+from kernel import clock, scope
 from kernel.isolation import Isolation
 from quotas.amount import UNLIMITED, Amount
 from quotas.models import TenantQuota
@@ -18,7 +18,7 @@ from quotas.selectors import defaults
 from quotas.weights import device_millis
 from scheduling import topology
 from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
-from serving.models import Replica
+from serving.models import Member, Replica
 from serving.selectors import slices_of, weighted
 from serving.states import MAY_GIVE_WAY, ReplicaState
 
@@ -51,7 +51,9 @@ def take(
     }
     books = _books() if holders_of else None
     tenants = _tenants(books, holders_of, and_holders=True) if books is not None else {}
-    rows: Sequence[Device] = list(devices.select_related("parent").order_by("node__name", "uuid"))
+    rows: Sequence[Device] = list(
+        devices.select_related("parent").defer("readings", "parent__readings").order_by("node__name", "uuid")
+    )
     linked = topology.domains(
         topology.Linked(row.id, row.uuid, row.node_id, row.facts) for row in rows if row.parent_id is None
     )
@@ -68,10 +70,13 @@ def take(
 
 
 def _node_view(node: Node, stored: frozenset[str], replicas: Mapping[uuid.UUID, int]) -> NodeView:
+    """A node whose lease has run out is as lost as one that was declared so (when very many are silent none is): that
+    what it has is free cannot be proved."""
+    silent = node.lease_expires_at is not None and node.lease_expires_at <= clock.now()
     return NodeView(
         id=node.id,
         name=node.name,
-        state=node.state,
+        state=NodeState.LOST if silent and node.state in WATCHED else node.state,
         memory_bytes=node.memory_bytes,
         memory_available_bytes=node.memory_available_bytes,
         held_host_bytes=node.held_host_bytes,
@@ -111,25 +116,32 @@ def _device_view(row: Device, isolations: Mapping[str, int], link_domain: str) -
         link_domain=link_domain,
         link=topology.link_of(row.facts) if row.parent is None and row.kind != DeviceKind.CPU else "",
         parent=row.parent.uuid if row.parent is not None else "",
+        mig=row.facts.get("mig") if row.parent_id is None else None,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Books:
-    """All partitions with their owners, read once: by replica what it holds, by tenant what counts."""
+    """All partitions with their owners, read once: by replica what it holds, by tenant what counts.
+
+    Stages of those ``apart`` may be on different nodes: on simulated devices, and wherever they are already.
+    """
 
     holdings: Mapping[uuid.UUID, tuple[Holding, ...]]
     millis: Mapping[uuid.UUID, int]
     owners: Mapping[uuid.UUID, uuid.UUID]
     bytes_of: Mapping[uuid.UUID, int]
     millis_of: Mapping[uuid.UUID, int]
+    apart: Collection[uuid.UUID]
 
 
 def _books() -> _Books:
     holdings: dict[uuid.UUID, list[Holding]] = {}
     millis: Counter[uuid.UUID] = Counter()
+    nodes: dict[uuid.UUID, uuid.UUID] = {}
+    apart: set[uuid.UUID] = set()
     used = _host_used()
-    for part in Partition.objects.select_related("device").order_by("replica_id", "rank"):
+    for part in Partition.objects.select_related("device").defer("device__readings").order_by("replica_id", "rank"):
         holdings.setdefault(part.replica_id, []).append(
             Holding(
                 device_id=part.device_id, memory_bytes=part.memory_bytes, host_used_bytes=used.get(part.replica_id, 0),
@@ -138,6 +150,9 @@ def _books() -> _Books:
             )
         )  # fmt: skip
         millis[part.replica_id] += weighted(part)
+        node_id = nodes.setdefault(part.replica_id, part.device.node_id)
+        if part.device.kind == DeviceKind.SIMULATED or node_id != part.device.node_id:
+            apart.add(part.replica_id)
     with scope.all_tenants():
         owners = dict(Replica.objects.filter(id__in=holdings).values_list("id", "tenant_id"))
     bytes_of: Counter[uuid.UUID] = Counter()
@@ -145,7 +160,7 @@ def _books() -> _Books:
     for replica_id, tenant_id in owners.items():
         bytes_of[tenant_id] += sum(holding.memory_bytes for holding in holdings[replica_id])
         millis_of[tenant_id] += millis[replica_id]
-    return _Books({key: tuple(held) for key, held in holdings.items()}, millis, owners, bytes_of, millis_of)
+    return _Books({key: tuple(held) for key, held in holdings.items()}, millis, owners, bytes_of, millis_of, apart)
 
 
 def _host_used() -> dict[uuid.UUID, int]:
@@ -181,6 +196,8 @@ def _holders(
             endable=row.state in MAY_GIVE_WAY and not row.recalled and row.moving_at is None,
             leaving=row.state == ReplicaState.DRAINING or row.recalled or row.moving_at is not None,
             gpu_millis=books.millis[row.id],
+            stages=row.parallel.get("pipeline", 1) if row.id in books.apart else 1,
+            stranded=row.state == ReplicaState.UNREACHABLE,
         )
         for row in sorted(rows, key=lambda each: each.id)
     )
@@ -249,7 +266,7 @@ def _stored(wanted: Collection[str]) -> dict[uuid.UUID, frozenset[str]]:
 
 
 def _replica_counts(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID, dict[uuid.UUID, int]]:
-    """Per node, how many replicas of each deployment it has; of one on several nodes, that of the first rank."""
+    """Per node, how many replicas of each deployment it has something of."""
     found: dict[uuid.UUID, dict[uuid.UUID, int]] = {}
     with scope.all_tenants():
         rows = Replica.objects.exclude(node=None).exclude(state=ReplicaState.STOPPED).order_by()
@@ -258,4 +275,10 @@ def _replica_counts(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID,
         placed = rows.values_list("node_id", "deployment_id").annotate(count=Count("id"))
         for node_id, deployment_id, count in placed:
             found.setdefault(node_id, {})[deployment_id] = count
+        beside = Member.objects.filter(gone=False).exclude(node_id=F("replica__node_id")).order_by()
+        if only_nodes is not None:
+            beside = beside.filter(node_id__in=only_nodes)
+        for node_id, deployment_id in beside.values_list("node_id", "replica__deployment_id"):
+            counts = found.setdefault(node_id, {})
+            counts[deployment_id] = counts.get(deployment_id, 0) + 1
     return found

@@ -2,7 +2,8 @@
 
 Who may go is said by ``claims``. Of all ways the one is taken where the least important, fewest and smallest go; those
 that find a place elsewhere are moved, the others end. What is leaving already is waited for before anybody goes. For a
-replica over several nodes all of them make room, or none; one that has to go ends on all its nodes together.
+replica over several nodes all of them make room, or none; one that has to go finds places for all its stages elsewhere,
+or ends on all its nodes together.
 """
 
 import dataclasses
@@ -17,9 +18,9 @@ from scheduling.answers import Ask
 from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
 from scheduling.claims import Tenants, claim_of
-from scheduling.holders import Holders, bins_of
-from scheduling.need import Need
-from scheduling.snapshot import HolderView
+from scheduling.holders import Holders
+from scheduling.need import Need, charge
+from scheduling.snapshot import HolderView, TenantView
 from scheduling.victims import ByBin, Pad, Standing, on_node, over_nodes, standing
 
 #: Replicas that may have to go for one.
@@ -28,7 +29,7 @@ MAX_FOR_ONE: Final = 64
 
 @dataclasses.dataclass(frozen=True)
 class Relief:
-    """``moves`` find a place elsewhere (node by id), ``evicts`` do not; ``waits`` are leaving anyway.
+    """``moves`` find a place elsewhere, ``evicts`` do not; ``waits`` are leaving anyway.
 
     ``spots`` are where the one that asks will be, with ``need`` in each.
     """
@@ -36,13 +37,13 @@ class Relief:
     spots: tuple[Spot, ...]
     need: Need
     evicts: tuple[HolderView, ...]
-    moves: tuple[tuple[HolderView, uuid.UUID], ...]
+    moves: tuple[HolderView, ...]
     waits: tuple[HolderView, ...] = ()
 
     @property
     def victims(self) -> tuple[HolderView, ...]:
         """All who have to give way."""
-        return (*self.evicts, *(holder for holder, _node in self.moves))
+        return (*self.evicts, *self.moves)
 
     @property
     def replica_ids(self) -> frozenset[uuid.UUID]:
@@ -79,7 +80,12 @@ def find(board: Board, ask: Ask, held: Holders, tenants: Tenants, *, wait_only: 
             pad.remove(victim)
         stage, spots = _spots(board, ask, best)
     waits = _once([leaving.get(at, []) for at in sorted({spot.bin for spot in spots})])
-    return _told_apart(board, stage, spots, best.victims, waits)
+    victims = tuple(sorted(best.victims, key=lambda h: (-h.importance, h.replica_id)))
+    found = Relief(tuple(spots), stage, victims, (), tuple(waits))
+    moves = _movable(board, ask, found, tenants) if victims else []
+    moved = {holder.replica_id for holder in moves}
+    evicts = tuple(holder for holder in victims if holder.replica_id not in moved)
+    return dataclasses.replace(found, evicts=evicts, moves=tuple(moves))
 
 
 def _ways(board: Board, ask: Ask, staying: ByBin, leaving: ByBin, tenants: Tenants) -> Iterator[_Way]:
@@ -117,39 +123,48 @@ def _once(groups: Iterable[Sequence[HolderView]]) -> list[HolderView]:
     return list({holder.replica_id: holder for group in groups for holder in group}.values())
 
 
-def _told_apart(
-    board: Board, need: Need, spots: Sequence[Spot], victims: Sequence[HolderView], waits: Sequence[HolderView]
-) -> Relief:
-    """Who of the victims finds a place elsewhere, once the one that asks has theirs.
+def _movable(board: Board, ask: Ask, found: Relief, tenants: Tenants) -> list[HolderView]:
+    """Who of the victims finds a place elsewhere while all of them still have theirs, within the quota for both.
 
-    Nobody is moved to where others end. A replica over several nodes is not moved: its successor is planned like any.
+    Their successors are planned on what is free until then, so they are looked for on exactly that.
     """
-    evicts, moves = [], []
+    moves = []
+    more: dict[uuid.UUID, TenantView] = {}
+    asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+    if asking is not None:
+        counts = [(found.need, board.bins[at].devices[each]) for at, devices in found.spots for each in devices]
+        size = sum(need.memory_bytes for need, _device in counts)
+        more[asking.id] = asking.holding(size, sum(charge(need, device) for need, device in counts))
     with Pad(board) as pad:
-        for holder in (*waits, *victims):
-            pad.remove(holder)
-        for spot in spots:
-            pad.take(spot, need)
-        ending: dict[int, object] = {at: None for holder in (*waits, *victims) for at in bins_of(board, holder)}
-        ending |= {spot.bin: None for spot in spots}
-        for victim in sorted(victims, key=lambda h: (-h.priority, h.replica_id)):
-            if not _on_one_node(board, victim):
-                evicts.append(victim)
+        pad.put(_kept(board, found))
+        for victim in found.victims:
+            tenant = more.get(victim.tenant_id) or tenants.get(victim.tenant_id)
+            if tenant is not None and not tenant.within_limit(victim.memory_bytes, victim.gpu_millis):
                 continue
-            wanted = need_of(board, victim)
-            scores = board.scores(wanted)
-            cost, elsewhere = scores.best(ending)
-            if cost < NEVER:
-                pad.take(Spot(elsewhere, scores.options[elsewhere][1]), wanted)
-                moves.append((victim, board.bins[elsewhere].node.id))
-            else:
-                evicts.append(victim)
-    return Relief(tuple(spots), need, tuple(evicts), tuple(moves), tuple(waits))
+            if victim.stranded or not _placed_again(board, pad, victim):
+                continue  # who serves nobody has a successor already
+            moves.append(victim)
+            if tenant is not None:
+                more[tenant.id] = tenant.holding(victim.memory_bytes, victim.gpu_millis)
+    return moves
 
 
-def _on_one_node(board: Board, holder: HolderView) -> bool:
-    known = all(each.device_id in board.device_position for each in holder.holdings)
-    return known and len(bins_of(board, holder)) == 1
+def _placed_again(board: Board, pad: Pad, holder: HolderView) -> bool:
+    """Book places for all of ``holder`` once more; nothing is booked where one of its stages finds none."""
+    need = need_of(board, holder)
+    if need is None:
+        return False
+    if need.stages > 1:
+        (product,) = need.products
+        spots = stages.look(board, need, rank.Wish(holder.deployment_id), product)
+        need = stages.of_product(need, product)
+    else:
+        scores = board.scores(need)
+        cost, at = scores.best({})
+        spots = [Spot(at, scores.options[at][1])] if cost < NEVER else []
+    for spot in spots:
+        pad.take(spot, need)
+    return bool(spots)
 
 
 def reserve(board: Board, found: Relief) -> None:
@@ -157,14 +172,17 @@ def reserve(board: Board, found: Relief) -> None:
 
     What those leave over is not given away either, before they are gone.
     """
+    board.restore(_kept(board, found))
+
+
+def _kept(board: Board, found: Relief) -> stages.Views:
     with Pad(board) as pad:
         for holder in (*found.waits, *found.victims):
             pad.remove(holder)
         for spot in found.spots:
             pad.take(spot, found.need)
         before = pad.before()
-        kept = {at: _both(now, before[at]) for at, now in board.views(before).items()}
-    board.restore(kept)
+        return {at: _both(now, before[at]) for at, now in board.views(before).items()}
 
 
 def _both(now: stages.View, before: stages.View) -> stages.View:
@@ -190,17 +208,30 @@ def _both(now: stages.View, before: stages.View) -> stages.View:
     return node, devices
 
 
-def need_of(board: Board, holder: HolderView) -> Need:
-    """What a replica on one node holds, as a need."""
+def need_of(board: Board, holder: HolderView) -> Need | None:
+    """What a replica holds, as a need; ``None`` where it does not have all of it any more.
+
+    What was planned for several devices was planned for those of one product, and is linked where they are.
+    """
+    positions = [board.device_position.get(holding.device_id, (-1, -1)) for holding in holder.holdings]
+    if (-1, -1) in positions or len(positions) % holder.stages:
+        return None
+    devices = [board.bins[at].devices[each] for at, each in positions]
+    group = len(devices) // holder.stages
+    parts = [slice(begin, begin + group) for begin in range(0, len(devices), group)]
+    groups = [holder.holdings[part] for part in parts]
+    domains = [{each.link_domain for each in devices[part]} for part in parts]
     first = holder.holdings[0]
-    bin_at, device_at = board.device_position[first.device_id]
     return Need(
-        kind=board.bins[bin_at].devices[device_at].kind,
+        kind=devices[0].kind,
         memory_bytes=max(holding.memory_bytes for holding in holder.holdings),
-        host_bytes=sum(holding.host_bytes for holding in holder.holdings),
-        millicpus=sum(holding.millicpus for holding in holder.holdings),
+        host_bytes=max(sum(holding.host_bytes for holding in each) for each in groups),
+        millicpus=max(sum(holding.millicpus for holding in each) for each in groups),
         millis=max(holding.millis for holding in holder.holdings),
-        devices=len(holder.holdings),
+        devices=group,
+        stages=holder.stages,
+        linked=group > 1 and all(len(each) == 1 and "" not in each for each in domains),
+        products=frozenset({devices[0].product}) if len(devices) > 1 else frozenset(),
         whole=first.exclusive,
         least=Requirement.MPS.value if first.isolation == Isolation.MPS else Requirement.ANY.value,
     )

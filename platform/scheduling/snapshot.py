@@ -8,10 +8,12 @@ import dataclasses
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 WHOLE_MILLIS: Final = 1000
 UNLIMITED: Final = -1
+#: What memory above a guarantee is divided by where it is compared with whole GPUs above one.
+BYTES_OF_A_GPU: Final = 80 * 1024**3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class DeviceView:
     """A device or a MIG instance; ``exclusive`` when somebody has all of it, ``shared`` when somebody has a part.
 
     ``shared_as`` is the one kind of all its shares ("": there are none), ``sharers`` their number, ``profile`` the
-    shape of a MIG instance.
+    shape of a MIG instance; ``mig`` is what a whole GPU's node says about cutting it, ``None`` where it cannot be.
 
     ``link_domain`` names the devices that reach each other over NVLink; "" is none. ``link`` is the best link to others
     of its node. ``parent`` is the GPU of a MIG
@@ -81,6 +83,7 @@ class DeviceView:
     profile: str = ""
     shared_as: str = ""
     sharers: int = 0
+    mig: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def free_bytes(self) -> int:
@@ -117,7 +120,9 @@ class Holding:
 class HolderView:
     """A replica that has a place. Of those that may be taken away for others, the lowest ``priority`` goes first.
 
-    One that is ``leaving`` ends anyway. ``gpu_millis``: what it counts of GPUs.
+    One that is ``leaving`` ends anyway. ``gpu_millis``: what it counts of GPUs. ``holdings`` are in the order of the
+    ranks; ``stages`` is how many groups of them may be on different nodes. One that is ``stranded`` serves nobody, for
+    a node of it was declared lost: only what it holds of other nodes is free once it ends.
     """
 
     replica_id: uuid.UUID
@@ -129,6 +134,13 @@ class HolderView:
     endable: bool = True
     leaving: bool = False
     gpu_millis: int = 0
+    stages: int = 1
+    stranded: bool = False
+
+    @property
+    def importance(self) -> int:
+        """Its priority; who serves nobody matters less than anybody."""
+        return -1 if self.stranded else self.priority
 
     @property
     def memory_bytes(self) -> int:
@@ -172,18 +184,31 @@ class TenantView:
 
         What has no guarantee of its own says nothing; where nothing has one, nothing is borrowed.
         """
-        if self.guaranteed_bytes == self.guaranteed_millis == UNLIMITED:
+        if not self.borrows:
             return False
         return (self.guaranteed_bytes == UNLIMITED or self.held_bytes - released >= self.guaranteed_bytes) and (
             self.guaranteed_millis == UNLIMITED or self.held_millis - millis >= self.guaranteed_millis
         )
 
-    def over_share(self, more: int) -> float:
-        """Bytes that it would hold above its guarantee with ``more`` (may be negative), by its weight."""
-        if self.guaranteed_bytes == UNLIMITED:
-            return 0.0
-        over = max(0, self.held_bytes + more - self.guaranteed_bytes)
+    @property
+    def borrows(self) -> bool:
+        """True when anything that it holds can be above a guarantee: it has one, of memory or of GPUs."""
+        return not self.guaranteed_bytes == self.guaranteed_millis == UNLIMITED
+
+    def over_share(self, more: int, millis: int = 0) -> float:
+        """What it would hold above its guarantees with so much more (may be negative), in GPUs, by its weight.
+
+        The kind of which more is above its guarantee counts; bytes as parts of :data:`BYTES_OF_A_GPU`.
+        """
+        over = max(
+            _beyond(self.held_bytes + more, self.guaranteed_bytes) / BYTES_OF_A_GPU,
+            _beyond(self.held_millis + millis, self.guaranteed_millis) / 1000,
+        )
         return over / self.weight if self.weight else (math.inf if over else 0.0)
+
+
+def _beyond(held: int, guaranteed: int) -> int:
+    return 0 if guaranteed == UNLIMITED else max(0, held - guaranteed)
 
 
 @dataclasses.dataclass(frozen=True)

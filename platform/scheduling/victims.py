@@ -54,6 +54,11 @@ class Pad:
         self._touch([spot.bin])
         self._board.take(spot, need)
 
+    def put(self, views: stages.Views) -> None:
+        """Put nodes in another state."""
+        self._touch(views)
+        self._board.restore(views)
+
     def _touch(self, bins: Iterable[int]) -> None:
         self._before |= self._board.views(at for at in bins if at not in self._before)
 
@@ -61,9 +66,9 @@ class Pad:
 def standing(victims: Sequence[HolderView]) -> Standing:
     """How much it hurts when they go; the least is chosen."""
     return (
-        max((v.priority for v in victims), default=-1),
+        max((v.importance for v in victims), default=-1),
         len(victims),
-        sum(v.priority for v in victims),
+        sum(v.importance for v in victims),
         sum(v.memory_bytes for v in victims),
     )
 
@@ -76,8 +81,8 @@ def on_node(
     ``None`` also where somebody above the priority ``highest`` would have to go. ``claim`` counts all that were tried.
     """
     trial = _Trial(board, at)
-    for holder in sorted(holders, key=lambda h: (h.priority, -h.memory_bytes, h.replica_id)):
-        if holder.priority > highest:
+    for holder in sorted(holders, key=lambda h: (h.importance, -h.memory_bytes, h.replica_id)):
+        if holder.importance > highest:
             return None
         if not claim.allows(holder):
             continue
@@ -113,7 +118,7 @@ class _Trial:
 
 
 def _important_first(holders: Iterable[HolderView]) -> list[HolderView]:
-    return sorted(holders, key=lambda h: (-h.priority, h.memory_bytes, h.replica_id))
+    return sorted(holders, key=lambda h: (-h.importance, h.memory_bytes, h.replica_id))
 
 
 def over_nodes(

@@ -7,7 +7,7 @@ from typing import Final
 from fleet import partitions
 from fleet.changes import Changes
 from fleet.models import Node
-from fleet.states import NodeState
+from fleet.states import ALIVE, NodeState
 from serving.models import Member, Replica
 
 #: What one node means for the whole, the worst first: a replica is no better off than the worst of its nodes.
@@ -30,11 +30,16 @@ def part(replica: Replica) -> None:
     Member.objects.filter(replica=replica).delete()
 
 
-def deciding_node(replica: Replica) -> Node | None:
-    """The node in the worst state: what becomes of it becomes of the replica."""
+def nodes_of(replica: Replica) -> list[Node]:
+    """Where something of the replica may run, the worst first: what becomes of that one becomes of the replica."""
     nodes = [member.node for member in replica.members.all() if not member.gone]
     nodes = nodes or ([replica.node] if replica.node is not None else [])
-    return min(nodes, key=lambda node: _ORDER.get(node.state, 0), default=None)
+    return sorted(nodes, key=lambda node: _ORDER.get(node.state, 0))
+
+
+def hears(replica: Replica) -> bool:
+    """A node that runs something of the replica answers, and ends that when it is told to."""
+    return any(node.state in ALIVE for node in nodes_of(replica))
 
 
 def order(replica: Replica, changes: Changes) -> None:

@@ -10,7 +10,7 @@ import datetime
 import enum
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Q
 
@@ -20,7 +20,7 @@ from fleet.states import ALIVE
 from kernel import clock, machine, scope
 from kernel.actors import Actor
 from ledger.record import record_move
-from serving import members, peaks
+from serving import members, numbers, peaks
 from serving.models import Member, Replica
 from serving.reconcile import cycle
 from serving.states import OBSERVED, REPLICA, RUNNING_ON_NODE, SERVING, ReplicaState
@@ -63,12 +63,16 @@ class Effect(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The effect, with the state of a move. ``reason`` and ``message`` are ``None`` when the row keeps its words."""
+    """The effect, with the state of a move. ``reason`` and ``message`` are ``None`` when the row keeps its words.
+
+    ``failed_on`` is the node whose ranks failed, where it is not that of the first rank.
+    """
 
     effect: Effect
     to: ReplicaState | None = None
     reason: str | None = None
     message: str | None = None
+    failed_on: uuid.UUID | None = None
 
 
 _IGNORE: Final = Decision(Effect.IGNORE)
@@ -108,19 +112,27 @@ def _absent(row: Replica, state: ReplicaState, *, told: bool, mentioned: bool) -
     return Decision(Effect.MOVE, ReplicaState.FAILED, "EngineGone", f"The engine {said}; its node starts it again.")
 
 
+class Told(NamedTuple):
+    """What a report says in numbers, to be written together: for pages, for the planner, and for charts."""
+
+    numbers: list[numbers.Numbers]
+    peaks: list[peaks.Seen]
+    points: list[series.Point]
+
+
 def observe_replicas(
     node: Node, seen: Sequence[Observation], *, applied_generation: int, actor: Actor, changes: Changes
 ) -> None:
     """Apply a report's replicas to the rows of ``node``, in the caller's transaction. The caller announces."""
     by_id = {observation.replica_id: observation for observation in seen}
-    points: list[series.Point] = []
-    measured: list[peaks.Seen] = []
+    told = Told([], [], [])
     with scope.all_tenants():
         beside = Member.objects.filter(node=node).values("replica_id")
         rows = list(
             Replica.objects.select_for_update(no_key=True)
             .filter(Q(node=node) | Q(id__in=beside))
             .exclude(state=ReplicaState.STOPPED)
+            .defer("log_tail", "explanation")  # long, and seldom asked for
             .order_by("id")
         )
         together = _members([row.id for row in rows if row.parallel])
@@ -128,16 +140,19 @@ def observe_replicas(
             observation = by_id.get(row.id)
             if row.node_id != node.id:
                 _follow(row, node, observation, together[row.id], applied_generation, changes)
+                # the first rank's node says the rest; that it serves no more is not left waiting for that
+                _apply(row, None, joined(_as_it_is(row), row, members.others(row, together[row.id])), actor, changes)
                 continue
             decision = decide(row, observation, applied_generation=applied_generation)
             if row.id in together:
                 decision = joined(decision, row, members.others(row, together[row.id]))
             _apply(row, observation, decision, actor, changes)
             if observation is not None and decision.effect in (Effect.MEASURE, Effect.MOVE):
-                points += _measure(row, observation, decision, changes, measured)
-        peaks.note(measured)
-    if points:
-        series.write(points)
+                _measure(row, observation, decision, changes, told)
+        numbers.note(told.numbers, clock.now())
+        peaks.note(told.peaks)
+    if told.points:
+        series.write(told.points)
 
 
 def _members(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[Member]]:
@@ -147,6 +162,10 @@ def _members(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[Member]]:
         for member in Member.objects.select_related("node").filter(replica_id__in=replica_ids).order_by("id"):
             found.setdefault(member.replica_id, []).append(member)
     return found
+
+
+def _as_it_is(row: Replica) -> Decision:
+    return Decision(Effect.MEASURE, ReplicaState(row.state))
 
 
 def joined(decision: Decision, row: Replica, others: Sequence[Member]) -> Decision:
@@ -171,7 +190,8 @@ def joined(decision: Decision, row: Replica, others: Sequence[Member]) -> Decisi
         message = f"Ranks on node {waiting.node.name} are not ready yet ({waiting.phase or 'not started'})."
     else:
         return decision
-    return Decision(Effect.MEASURE if to == row.state else Effect.MOVE, to, reason, message)
+    effect = Effect.MEASURE if to == row.state else Effect.MOVE
+    return Decision(effect, to, reason, message, failed.node_id if failed is not None else None)
 
 
 def _follow(
@@ -199,8 +219,6 @@ def _follow(
         return
     if seen.phase in OBSERVED:
         _say(member, seen.phase, seen.reason, seen.message)
-        if row.state in SERVING and seen.phase not in SERVING:
-            changes.wake(cycle.WAKE)
 
 
 def _say(member: Member, phase: str, reason: str, message: str) -> None:
@@ -238,6 +256,8 @@ def _move(
     fields: dict[str, Any] = {"progress": seen.progress if seen is not None else None}
     if to == ReplicaState.FAILED:
         fields |= {"failures": row.failures + 1, "address": ""}
+        if decision.failed_on is not None:
+            fields["explanation"] = row.explanation | {cycle.FAILED_ON: str(decision.failed_on)}
     elif seen is not None:
         fields["address"] = seen.address[:255]
     if to == ReplicaState.READY:
@@ -254,13 +274,8 @@ def _move(
     changes.tenant(row.tenant_id, "deployments", row.deployment_id)
 
 
-def _measure(
-    row: Replica, seen: Observation, decision: Decision, changes: Changes, measured: list[peaks.Seen]
-) -> list[series.Point]:
-    """Write the words that changed at once, the numbers every few seconds; return a point for the charts.
-
-    What the engine holds of memory goes to ``measured``.
-    """
+def _measure(row: Replica, seen: Observation, decision: Decision, changes: Changes, told: Told) -> None:
+    """Write the words that changed at once; the numbers go to ``told`` every few seconds."""
     now = clock.now()
     values: dict[str, Any] = {"progress": seen.progress, "restarts": max(seen.restarts, 0)}
     if decision.reason is not None and decision.message is not None:
@@ -273,21 +288,22 @@ def _measure(
     if row.failures and row.state == ReplicaState.READY and row.ready_at and now - row.ready_at >= FORGIVE_AFTER:
         values["failures"] = 0
     values = {name: value for name, value in values.items() if getattr(row, name) != value}
-    points: list[series.Point] = []
+    if values:
+        Replica.objects.filter(id=row.id).update(**values)
     if (seen.stats or seen.ledger) and (row.observed_at is None or now - row.observed_at >= MEASURE_EVERY):
         if seen.ledger and row.state in SERVING:
             larger = peaks.look(row, seen.ledger, row.ledger if row.observed_at is not None else None)
-            measured += [larger] if larger else []
-        values |= {"ledger": seen.ledger, "stats": seen.stats, "observed_at": now}
+            told.peaks.extend([larger] if larger else [])
+        told.numbers.append(numbers.Numbers(row.id, row.generation, seen.ledger, seen.stats))
         if row.observed_at is None or series.interval_of(row.observed_at) != series.interval_of(now):
-            points.append(_point(row.id, now, seen))
+            told.points.append(point_of(row.id, now, seen))
+        values["observed_at"] = now
     if values:
-        Replica.objects.filter(id=row.id).update(**values)
         changes.tenant(row.tenant_id, "deployments", row.deployment_id)
-    return points
 
 
-def _point(replica_id: uuid.UUID, now: datetime.datetime, seen: Observation) -> series.Point:
+def point_of(replica_id: uuid.UUID, now: datetime.datetime, seen: Observation) -> series.Point:
+    """What charts keep of an observation (pure)."""
     stats, ledger = seen.stats or {}, seen.ledger or {}
     optional = ("ttft_p50_ms", "ttft_p95_ms", "itl_p50_ms", "itl_p95_ms", "queue_p95_ms")
     return series.Point(

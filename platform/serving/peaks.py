@@ -43,18 +43,26 @@ class Seen:
 
 def look(replica: Replica, ledger: Mapping[str, Any], before: Mapping[str, Any] | None) -> Seen | None:
     """What ``replica`` reports, where a part of it is larger than what was reported ``before``."""
-    now, last = (tuple(int(entry.get(name) or 0) for name in PARTS) for entry in (ledger, before or {}))
-    if not int(ledger.get("weights_bytes") or 0) or replica.parallel:
-        return None
-    if all(new <= old for new, old in zip(now, last, strict=True)):
+    if replica.parallel or not grows(ledger, before):
         return None
     part = Partition.objects.select_related("device").filter(replica_id=replica.id).first()
     if part is None or part.device.kind == DeviceKind.SIMULATED:
         return None
     revision = replica.deployment.revision
     return Seen(
-        replica.tenant_id, revision.version_id, revision.serving_config_id, part.device.kind, part.device.product, now
-    )
+        replica.tenant_id, revision.version_id, revision.serving_config_id, part.device.kind, part.device.product,
+        _parts(ledger),
+    )  # fmt: skip
+
+
+def grows(ledger: Mapping[str, Any], before: Mapping[str, Any] | None) -> bool:
+    """Whether a part of what an engine reports is larger than what it reported ``before`` (pure)."""
+    larger = any(new > old for new, old in zip(_parts(ledger), _parts(before or {}), strict=True))
+    return larger and bool(int(ledger.get("weights_bytes") or 0))
+
+
+def _parts(ledger: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(ledger.get(name) or 0) for name in PARTS)
 
 
 def note(seen: Iterable[Seen]) -> None:

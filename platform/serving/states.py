@@ -82,7 +82,7 @@ STARTING: Final = frozenset({_R.ASSIGNED, _R.FETCHING, _R.LOADING, _R.WARMING})
 WANTED: Final = frozenset({_R.PENDING, _R.FAILED}) | STARTING | SERVING
 #: States in which a replica should run on its node.
 RUNNING_ON_NODE: Final = STARTING | SERVING | {_R.FAILED, _R.UNREACHABLE}
-#: States of a placed replica that can be asked to end for another; a silent node would not hear it.
-MAY_GIVE_WAY: Final = STARTING | SERVING | {_R.FAILED}
+#: States of a placed replica that can be asked to end for another, where one of its nodes hears it.
+MAY_GIVE_WAY: Final = RUNNING_ON_NODE
 #: Reason of a pending replica that asks for a place and was not refused one. A refusal has the planner's own reason.
 WAITING_FOR_PLACEMENT: Final = "WaitingForPlacement"

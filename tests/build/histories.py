@@ -12,8 +12,9 @@ from scheduling.feasible import refuse
 from scheduling.need import Need
 from scheduling.plan import MAX_VICTIMS, plan
 from scheduling.relief import MAX_FOR_ONE
-from scheduling.snapshot import UNLIMITED, DeviceView, NodeView
-from tests.build.memory_fleet import Fleet, Gone, Part, Replica
+from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, NodeView
+from tests.build.leaving import Leaving
+from tests.build.memory_fleet import Gone, Part, Replica
 
 GIB = 1024**3
 PRODUCTS = {"H100": 80, "L40S": 48}
@@ -23,36 +24,31 @@ LEASE_SECONDS = 45
 CALM_CYCLES = 20
 
 
-class History:
+class History(Leaving):
     """Random steps with a planning cycle after each; ``broken`` counts what must never be.
 
     ``drains``: who gives way holds its place for a cycle or two more, as engines do that finish their requests.
+    ``follows``: whoever must leave a place stays until a successor has one, as the serving loop does it.
     ``spread`` is the share of GPU replicas that want two groups of devices, on one node or on two.
     """
 
-    def __init__(self, seed: int, *, drains: bool = False, spread: float = 0.1) -> None:
+    def __init__(self, seed: int, *, drains: bool = False, follows: bool = False, spread: float = 0.1) -> None:
         self.drains = drains
+        self.follows = follows
         self.spread = spread
+        super().__init__()
         self.draw = random.Random(seed)
-        self.now = 0
-        self.fleet = Fleet()
-        self.replicas: dict[uuid.UUID, Replica] = {}
         self.silent: dict[uuid.UUID, int] = {}
-        self.numbers = iter(range(1, 1_000_000))
-        self.tenants = [self._id() for _ in range(3)]
+        self.tenants = [self.new_id() for _ in range(3)]
         self.deployments: list[tuple[uuid.UUID, uuid.UUID, Need, int]] = []
         self.past: Counter[Shape] = Counter()
         self.demand = NO_DEMAND
-        self.seen: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
         self.first_wrong = ""
         for tenant in self.tenants:
             self.fleet.limits[tenant] = self._quota()
         for _ in range(2):
             self.join()
-
-    def _id(self) -> uuid.UUID:
-        return uuid.UUID(int=next(self.numbers))
 
     def _quota(self) -> tuple[int, int]:
         guaranteed = self.draw.choice([0, 80, 160, 320]) * GIB
@@ -64,6 +60,7 @@ class History:
             self.join, self.lose, self.come_back, self.sicken, self.heal, self.cut, self.deploy, self.deploy,
             self.deploy, self.end, self.requota, self.cordon, self.squeeze,
         ]  # fmt: skip
+        moves += [self.drain] if self.follows else []
         for _ in range(steps):
             self.now += self.draw.randrange(1, 30)
             self.draw.choice(moves)()
@@ -71,15 +68,18 @@ class History:
             self.check()
         for _ in range(CALM_CYCLES):
             self.now += 60
-            before = (self.seen["evicted"], self.seen["moved"], self.seen["placed"])
+            before = self._doings()
             self.cycle(calm=True)
             self.check()
             leaving = any(replica.leaving for replica in self.replicas.values())
-            if not leaving and before == (self.seen["evicted"], self.seen["moved"], self.seen["placed"]):
+            if not leaving and before == self._doings():
                 break
         else:
             self._wrong("never comes to rest", f"after {CALM_CYCLES} quiet cycles")
         self.check_settled()
+
+    def _doings(self) -> list[int]:
+        return [count for what, count in sorted(self.seen.items()) if what.startswith(("evicted", "moved", "placed"))]
 
     # --- what happens
 
@@ -87,7 +87,7 @@ class History:
         """A node with GPUs of one product and a CPU."""
         if len(self.fleet.nodes) >= MAX_NODES:
             return
-        number = self._id()
+        number = self.new_id()
         product = self.draw.choice(list(PRODUCTS))
         node = NodeView(
             id=number, name=f"n{number.int:04}", state="ready", memory_bytes=256 * GIB,
@@ -102,7 +102,7 @@ class History:
         self.seen["nodes joined"] += 1
 
     def _device(self, node: NodeView, kind: str, product: str, memory: int, domain: str, parent: str = "") -> None:
-        number = self._id()
+        number = self.new_id()
         self.fleet.devices[number] = DeviceView(
             id=number, node_id=node.id, uuid=f"{kind}-{number.int:05}", kind=kind, product=product, state="healthy",
             message="", present=True, memory_bytes=memory, held_bytes=0, link_domain=domain, parent=parent,
@@ -126,10 +126,17 @@ class History:
 
     def cordon(self) -> None:
         """Or the other way round."""
-        node = self._some_node(self.draw.choice(["ready", "cordoned"]))
+        node = self._some_node(self.draw.choice(["ready", "cordoned", *["draining"] * self.follows]))
         if node is not None and node.id not in self.silent:
             state = "cordoned" if node.state == "ready" else "ready"
             self.fleet.nodes[node.id] = dataclasses.replace(node, state=state)
+
+    def drain(self) -> None:
+        """What runs on a node is to leave it."""
+        node = self._some_node("ready")
+        if node is not None and node.id not in self.silent:
+            self.fleet.nodes[node.id] = dataclasses.replace(node, state=NodeState.DRAINING.value)
+            self.seen["nodes drained"] += 1
 
     def squeeze(self) -> None:
         """Somebody else uses host memory of a node, or stops."""
@@ -139,13 +146,13 @@ class History:
             self.fleet.nodes[node.id] = dataclasses.replace(node, memory_available_bytes=free)
 
     def sicken(self) -> None:
-        """A device is quarantined; its replicas start over elsewhere on a new generation."""
+        """A device is quarantined; its replicas leave it, or start over elsewhere on a new generation."""
         device = self.draw.choice(list(self.fleet.devices.values()))
         state = DeviceState.QUARANTINED.value
         self.fleet.devices[device.id] = dataclasses.replace(device, state=state, message="Xid 79")
-        for replica in list(self.replicas.values()):
+        for replica in list(self.replicas.values()) if not self.follows else []:
             if any(key[0] == replica.id and part.device == device.id for key, part in self.fleet.parts.items()):
-                self._start_over(replica)
+                self.start_over(replica)
         self.seen["devices sick"] += 1
 
     def heal(self) -> None:
@@ -179,10 +186,12 @@ class History:
         if len(self.replicas) >= MAX_REPLICAS:
             return
         if not self.deployments or self.draw.random() < 0.6:
-            self.deployments.append((self._id(), self.draw.choice(self.tenants), self._need(), self.draw.randrange(3)))
+            self.deployments.append(
+                (self.new_id(), self.draw.choice(self.tenants), self._need(), self.draw.randrange(3))
+            )
         deployment, tenant, need, priority = self.draw.choice(self.deployments)
         for _ in range(self.draw.randrange(1, 5)):
-            replica = Replica(self._id(), tenant, deployment, need, priority, waits_since=self.now)
+            replica = Replica(self.new_id(), tenant, deployment, need, priority, waits_since=self.now)
             self.replicas[replica.id] = replica
         self.seen["replicas asked for"] += 1
 
@@ -199,7 +208,7 @@ class History:
     def end(self) -> None:
         """Some replicas are not wanted any more."""
         for key in self.draw.sample(sorted(self.replicas), min(3, len(self.replicas))):
-            self._stop(self.replicas[key])
+            self.stop(self.replicas[key])
 
     def requota(self) -> None:
         """An admin sets other limits; nothing is taken away."""
@@ -209,21 +218,6 @@ class History:
     def _some_node(self, state: str) -> NodeView | None:
         found = [node for node in self.fleet.nodes.values() if node.state == state]
         return self.draw.choice(found) if found else None
-
-    def _stop(self, replica: Replica) -> None:
-        if any(self.fleet.nodes[node].state == "lost" for node in replica.nodes):
-            replica.ending = True  # its partitions stay taken until the node reports
-            return
-        self.fleet.release(replica)
-        del self.replicas[replica.id]
-
-    def _start_over(self, replica: Replica) -> None:
-        if any(self.fleet.nodes[node].state == "lost" for node in replica.nodes):
-            return
-        self.fleet.release(replica)
-        replica.generation += 1
-        replica.reason = ""
-        replica.waits_since = self.now
 
     # --- the loop
 
@@ -235,11 +229,12 @@ class History:
                 self.fleet.nodes[node_id] = dataclasses.replace(node, state=NodeState.LOST.value)
                 self.seen["nodes lost"] += 1
         for replica in [each for each in self.replicas.values() if each.ending]:
-            self._stop(replica)
-        for replica in [each for each in self.replicas.values() if each.leaving]:
+            self.stop(replica)
+        if self.follows:
+            self.follow()
+        for replica in [each for each in self.replicas.values() if each.leaving and each.successor is None]:
             if calm or (self.now + replica.id.int) % 2:
-                replica.leaving = False
-                self._start_over(replica)
+                self.start_over(replica)
         waiting = [replica for replica in self.replicas.values() if not replica.nodes and not replica.ending]
         waiting.sort(key=lambda replica: (-replica.priority, replica.waits_since, replica.id))
         answers = self._plan(waiting)
@@ -279,6 +274,7 @@ class History:
             if answer.places:
                 try:
                     self.fleet.commit(answer, self.replicas)
+                    self.replicas[answer.ask.replica_id].placed_at = self.now
                     self.seen["placed"] += 1
                 except Gone as exc:
                     self.seen[f"stale: {exc}"] += 1
@@ -291,30 +287,35 @@ class History:
     def _relieve(self, answer: Answer) -> None:
         """Who must go goes: back to waiting, where they are planned like all others."""
         assert answer.relief is not None
-        asking = answer.ask
-        gone = answer.relief.victims
         if len({spot.bin for spot in answer.relief.spots}) > 1:
             self.seen["room made over several nodes"] += 1
-        for holder in gone:
+        for holder in answer.relief.victims:
             replica = self.replicas.get(holder.replica_id)
             if replica is None or not replica.nodes:
                 continue
             guaranteed = self.fleet.limits[replica.tenant][0]
             left = self.fleet.held_of(replica.tenant, self.replicas) - holder.memory_bytes
-            if replica.tenant != asking.tenant_id and left < guaranteed:
+            if replica.tenant != answer.ask.tenant_id and left < guaranteed:
                 self.seen["evictions overtaken"] += 1  # its quota was raised, or it lost something else, since the plan
                 continue
-            if replica.tenant == asking.tenant_id and replica.priority >= asking.priority:
-                self._wrong("own equal taken", str(holder.replica_id))
-            if replica.leaving:
-                self._wrong("taken twice", str(holder.replica_id))
-            if len(replica.nodes) > 1:
-                self.seen["gave way over several nodes"] += 1
-            if self.drains:
+            self._check_victim(answer.ask, holder, replica)
+            moves = any(holder is each for each in answer.relief.moves)
+            several = " over several nodes" if len(replica.nodes) > 1 else ""
+            self.seen[f"moved{several}" if moves else f"evicted{several}"] += 1
+            self.seen["ended beside a lost node"] += holder.stranded
+            if self.follows and moves:
+                self.move(replica)
+            elif self.drains:
                 replica.leaving = True
             else:
-                self._start_over(replica)
-            self.seen["moved" if any(holder is each for each, _n in answer.relief.moves) else "evicted"] += 1
+                self.start_over(replica)
+
+    def _check_victim(self, asking: Ask, holder: HolderView, replica: Replica) -> None:
+        follows = holder.stranded and replica.deployment == asking.deployment_id
+        if replica.tenant == asking.tenant_id and replica.priority >= asking.priority and not follows:
+            self._wrong("own equal taken", str(holder.replica_id))
+        if replica.leaving:
+            self._wrong("taken twice", str(holder.replica_id))
 
     # --- what must hold
 
@@ -340,7 +341,8 @@ class History:
     def _check_replicas(self) -> None:
         for replica in self.replicas.values():
             ranks = [key for key in self.fleet.parts if key[0] == replica.id]
-            if len(ranks) != (replica.need.devices * replica.need.stages if replica.nodes else 0):
+            whole = replica.need.devices * replica.need.stages if replica.nodes else 0
+            if len(ranks) != whole and not (replica.ending and len(ranks) < whole):
                 self._wrong("gang in part", str(replica))
 
     def check_settled(self) -> None:

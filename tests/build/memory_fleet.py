@@ -15,7 +15,11 @@ class Gone(Exception):
 
 @dataclasses.dataclass
 class Replica:
-    """``owner`` of partitions once ``node`` is set; ``reason`` says why it waits."""
+    """``owner`` of partitions once ``node`` is set; ``reason`` says why it waits.
+
+    One that is ``ending`` holds only what is on lost nodes. One that is ``leaving`` gave way: until ``leaves_by``, or
+    until its ``successor`` has its places.
+    """
 
     id: uuid.UUID
     tenant: uuid.UUID
@@ -29,6 +33,9 @@ class Replica:
     waits_since: int = 0
     planned: bool = False
     leaving: bool = False
+    leaves_by: int = 0
+    successor: uuid.UUID | None = None
+    placed_at: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +104,9 @@ class Fleet:
             HolderView(
                 replica_id=key, deployment_id=replicas[key].deployment, tenant_id=replicas[key].tenant,
                 label=str(key), priority=replicas[key].priority, holdings=tuple(held),
-                endable=not replicas[key].ending and not replicas[key].leaving, leaving=replicas[key].leaving,
+                endable=not replicas[key].ending and not replicas[key].leaving, stages=replicas[key].need.stages,
+                leaving=replicas[key].leaving or replicas[key].ending,
+                stranded=any(self.nodes[node].state == "lost" for node in replicas[key].nodes),
             )
             for key, held in parts.items()
         )  # fmt: skip
@@ -128,7 +137,9 @@ class Fleet:
         replica.reason = ""
 
     def release(self, replica: Replica) -> None:
-        """Free what a replica holds."""
+        """Free what a replica holds, of nodes that answer."""
         for key in [key for key in self.parts if key[0] == replica.id]:
-            del self.parts[key]
-        replica.nodes = frozenset()
+            if self.nodes[self.devices[self.parts[key].device].node_id].state != "lost":
+                del self.parts[key]
+        held = [part for key, part in self.parts.items() if key[0] == replica.id]
+        replica.nodes = frozenset(self.devices[part.device].node_id for part in held)

@@ -31,9 +31,9 @@ def wide_version(tenant):
     )
 
 
-def machine(name, gpus=4, gib=16, *, nvlink=True, stand_in=True, kind=DeviceKind.SIMULATED):
+def machine(name, gpus=4, gib=16, *, cpus=64, nvlink=True, stand_in=True, kind=DeviceKind.SIMULATED):
     """A node whose GPUs all reach each other."""
-    made = FakeAgent(name, kind=kind, memory_bytes=gib * GIB, cpus=64, host_bytes=256 * GIB)
+    made = FakeAgent(name, kind=kind, memory_bytes=gib * GIB, cpus=cpus, host_bytes=256 * GIB)
     made.devices = [
         FakeAgent.device(kind, gib * GIB, stand_in=stand_in, architecture="hopper") for _number in range(gpus)
     ]

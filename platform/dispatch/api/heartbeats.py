@@ -7,29 +7,34 @@ that is behind catches up.
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from django.db import DatabaseError, DataError, connection
-from django.db.models import Exists, OuterRef, Q
+from django.db import DataError, connection, transaction
+from django.db.models import Exists, OuterRef, QuerySet
 
 from dispatch import translate
 from dispatch.api import wire
+from dispatch.reports import UNKILLABLE
 from fleet import heartbeats, machine_auth, pacing
+from fleet.changes import Changes
 from fleet.errors import MachineUnknown
 from fleet.heartbeats import Beat
 from kernel import errors, scope
 from ledger import generations
 from runtime.wire.errors import MalformedMessage
 from runtime.wire.reports import NodeReport, ReportReply
-from serving.models import Member, Replica
+from serving import steady
+from serving.models import Member
 from serving.states import ReplicaState
 
 logger: Final = logging.getLogger(__name__)
 
 #: Reports that are heard together. Reading so many bodies takes some tens of milliseconds.
 MAX_TOGETHER: Final = 64
+#: Reports that may wait for that. More are left to be read one by one, or refused.
+MAX_WAITING: Final = 2048
 #: A report that is longer is read alone, once its sender is known.
 MAX_BYTES: Final = 256 * 1024
 
@@ -52,7 +57,7 @@ class Together:
 
     async def answer(self, call: Call) -> ReportReply | None:
         """The reply to a report that is a heartbeat and no more; ``None`` when it has to be read whole."""
-        if len(call.body) > MAX_BYTES:
+        if len(call.body) > MAX_BYTES or len(self._waiting) >= MAX_WAITING:
             return None
         answered: asyncio.Future[ReportReply | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answered))
@@ -64,13 +69,10 @@ class Together:
         loop = asyncio.get_running_loop()
         while self._waiting:
             taken, self._waiting = self._waiting[:MAX_TOGETHER], self._waiting[MAX_TOGETHER:]
-            replies: Sequence[ReportReply | None] = [None] * len(taken)
-            try:
-                replies = await loop.run_in_executor(_thread, _answer, [call for call, _ in taken])
-            finally:
-                for (_, answered), reply in zip(taken, replies, strict=True):
-                    if not answered.done():  # its caller may have left
-                        answered.set_result(reply)
+            replies = await loop.run_in_executor(_thread, _answer, [call for call, _ in taken])
+            for (_, answered), reply in zip(taken, replies, strict=True):
+                if not answered.done():  # its caller may have left
+                    answered.set_result(reply)
 
 
 def _answer(calls: Sequence[Call]) -> Sequence[ReportReply | None]:
@@ -78,7 +80,7 @@ def _answer(calls: Sequence[Call]) -> Sequence[ReportReply | None]:
     kept = connection.connection is not None
     try:
         return answer(calls)
-    except DatabaseError:
+    except Exception:  # boundary: whatever spoils hearing them together, each is read for itself
         logger.warning("reports are read one by one", exc_info=not kept)
         connection.close()
     return _answer(calls) if kept else [None] * len(calls)
@@ -92,19 +94,16 @@ def answer(calls: Sequence[Call]) -> list[ReportReply | None]:
     Raises:
         django.db.DatabaseError: nothing was applied.
     """
-    beats: dict[str, Beat] = {}
+    heard: dict[str, _Heard] = {}
     places: dict[str, int] = {}
     for place, call in enumerate(calls):
-        heard = _hear(call)
-        if heard is None:
-            continue
-        credential, beat = heard
-        if credential not in beats or beats[credential].sequence < beat.sequence:
-            beats[credential], places[credential] = beat, place
+        credential, report = _hear(call)
+        if report is not None and (credential not in heard or heard[credential].beat.sequence < report.beat.sequence):
+            heard[credential], places[credential] = report, place
     replies: list[ReportReply | None] = [None] * len(calls)
-    if beats:
+    if heard:
         pace = pacing.current()
-        done = _note(beats, pace)
+        done = _note(heard, pace)
         newest = generations.current_of([generations.of_node(node_id) for node_id in done.values()])
         for credential, node_id in done.items():
             replies[places[credential]] = ReportReply(
@@ -115,35 +114,55 @@ def answer(calls: Sequence[Call]) -> list[ReportReply | None]:
     return replies
 
 
-def _hear(call: Call) -> tuple[str, Beat] | None:
-    """The digest of the credential, and the heartbeat; ``None`` for what is no report of a node without replicas."""
+class _Heard(NamedTuple):
+    beat: Beat
+    replicas: steady.Seen
+
+
+def _hear(call: Call) -> tuple[str, _Heard | None]:
+    """The digest of the credential, and what its node says; ``None`` for what is no report, or surely has news."""
     try:
         credential = machine_auth.digest_in(call.authorization)
         report = wire.decode(call.body, NodeReport)
     except (MachineUnknown, MalformedMessage, errors.InvalidInput):
-        return None
-    return None if report.replicas else (credential, translate.beat(report))
+        return "", None
+    seen = translate.observations(report)
+    if len(seen) != len(report.replicas) or any(each.reason == UNKILLABLE for each in seen):
+        return credential, None
+    return credential, _Heard(translate.beat(report), steady.Seen(seen, report.applied_generation))
 
 
-def _note(beats: dict[str, Beat], pace: pacing.Pace) -> dict[str, uuid.UUID]:
-    """As :func:`fleet.heartbeats.note`; a report with a value that no column takes spoils no other."""
+def _note(heard: Mapping[str, _Heard], pace: pacing.Pace) -> dict[str, uuid.UUID]:
+    """The nodes of those that are done with; a report with a value that no column takes spoils no other."""
     try:
-        with scope.all_tenants():
-            return heartbeats.note(beats, pace, unless=_has_replicas())
+        return _note_together(heard, pace)
     except DataError:
-        if len(beats) == 1:
+        if len(heard) == 1:
             logger.warning("report cannot be stored", exc_info=True)
             return {}
-    names, half = list(beats), len(beats) // 2
+    names, half = list(heard), len(heard) // 2
     return {
         credential: node_id
         for part in (names[:half], names[half:])
-        for credential, node_id in _note({name: beats[name] for name in part}, pace).items()
+        for credential, node_id in _note({name: heard[name] for name in part}, pace).items()
     }
 
 
-def _has_replicas() -> Q:
-    """Of a node: it should run something, or has not yet proved that something ended."""
-    leading = Replica.objects.filter(node=OuterRef("pk")).exclude(state=ReplicaState.STOPPED)
-    beside = Member.objects.filter(node=OuterRef("pk")).exclude(replica__state=ReplicaState.STOPPED)
-    return Q(Exists(leading)) | Q(Exists(beside))
+def _note_together(heard: Mapping[str, _Heard], pace: pacing.Pace) -> dict[str, uuid.UUID]:
+    """The nodes and their replicas in one transaction, as every report is."""
+    changes = Changes()
+
+    def news(nodes: Mapping[str, uuid.UUID]) -> set[str]:
+        named = steady.unsteady({node_id: heard[name].replicas for name, node_id in nodes.items()}, changes)
+        return {name for name, node_id in nodes.items() if node_id in named}
+
+    beats = {credential: each.beat for credential, each in heard.items()}
+    with transaction.atomic(), scope.all_tenants():
+        done = heartbeats.note(beats, pace, unless=Exists(_beside()), news=news)
+        changes.announce()
+    return done
+
+
+def _beside() -> "QuerySet[Member]":
+    """What a node runs of replicas of several nodes: what that means, the others' reports decide, too."""
+    return Member.objects.filter(node=OuterRef("pk")).exclude(replica__state=ReplicaState.STOPPED)

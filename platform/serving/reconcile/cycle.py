@@ -33,6 +33,9 @@ WAKE: Final = "serving.changed"
 UNPLACED: Final = "serving.unplaced"
 #: Where the explanation of a replica that waits says why its predecessor had to go.
 GAVE_WAY: Final = "gave_way"
+#: Where the explanation of a replica over several nodes says on which one its ranks failed, if not on the first.
+FAILED_ON: Final = "failed_on"
+GIVEN_UP_TEXT: Final = "It had failed before its node fell silent; the node has ended it."
 ACTOR: Final = system("serving.reconcile")
 #: Partitions of devices that replicas are to leave; a MIG instance is as sick as its GPU.
 _ON_SICK_DEVICE: Final = Q(device__state__in=SICK) | Q(device__parent__state__in=SICK)
@@ -71,7 +74,7 @@ def give_way(deployment: Deployment, going: Mapping[uuid.UUID, tuple[str, str]],
         told = ""
         drained = 0
         for replica in _locked_replicas(deployment):
-            if replica.id in going and replica.state in MAY_GIVE_WAY and not replica.recalled:
+            if replica.id in going and _may_give_way(replica):
                 reason, told = going[replica.id]
                 _drain(replica, Step(replica.id, Do.DRAIN, reason, told), changes)
                 drained += 1
@@ -87,7 +90,7 @@ def move_away(deployment: Deployment, going: Mapping[uuid.UUID, tuple[str, str]]
     with scope.tenant(deployment.tenant_id):
         told, asked = "", 0
         for replica in _locked_replicas(deployment):
-            if replica.id in going and replica.state in MAY_GIVE_WAY and not (replica.recalled or replica.moving_at):
+            if replica.id in going and _may_give_way(replica) and not replica.moving_at:
                 reason, told = going[replica.id]
                 words = {"reason": reason, "message": told}
                 Replica.objects.filter(id=replica.id).update(moving_at=clock.now(), moving=words)
@@ -103,6 +106,10 @@ def move_away(deployment: Deployment, going: Mapping[uuid.UUID, tuple[str, str]]
                 asked += 1
         _settle_saying(deployment, told, changes)
     return asked
+
+
+def _may_give_way(replica: Replica) -> bool:
+    return replica.state in MAY_GIVE_WAY and not replica.recalled and members.hears(replica)
 
 
 def _settle_saying(deployment: Deployment, told: str, changes: Changes) -> None:
@@ -206,13 +213,14 @@ def _finish_node_drains() -> None:
 
 
 def _view(replica: Replica, sick: Device | None = None) -> ReplicaView:
-    node = members.deciding_node(replica)
+    nodes = members.nodes_of(replica)
     return ReplicaView(
         id=replica.id,
         state=ReplicaState(replica.state),
         since=replica.state_changed_at,
-        node_state=node.state if node is not None else "",
-        node_accepts_gap=node.accepts_gap if node is not None else False,
+        node_state=nodes[0].state if nodes else "",
+        node_accepts_gap=any(node.accepts_gap for node in nodes),
+        partly=len({node.state == NodeState.LOST for node in nodes}) > 1,
         retry_at=replica.retry_at,
         recalled=replica.recalled,
         sick=faults.for_tenants(sick.reason) if sick is not None else "",
@@ -337,15 +345,20 @@ def _end_elsewhere(replica: Replica, left: Node, step: Step, changes: Changes) -
 
 
 def give_up(replica: Replica, changes: Changes) -> None:
-    """The node has given up a recalled replica: free what it held, and wait before it is placed again."""
+    """The node has given up a recalled replica: free what it held, and wait before it is placed again.
+
+    One that failed and whose node fell silent afterwards has failed all the same.
+    """
     partitions.release(replica.id)
     members.part(replica)
-    Replica.objects.filter(id=replica.id).update(
-        **_unplaced(replica), retry_at=replica.state_changed_at + planning.backoff(replica.failures)
-    )
     changes.node(_node_of(replica))
     changes.wake(WAKE)
-    _show(replica, changes)
+    fields = _unplaced(replica) | {"retry_at": replica.state_changed_at + planning.backoff(replica.failures)}
+    if replica.state == ReplicaState.FAILED:
+        Replica.objects.filter(id=replica.id).update(**fields)
+        _show(replica, changes)
+    else:
+        _move(replica, ReplicaState.FAILED, Step(replica.id, Do.RECALL, "GivenUp", GIVEN_UP_TEXT), changes, **fields)
 
 
 def gone(replica: Replica, step_reason: str, changes: Changes) -> None:

@@ -8,6 +8,8 @@ Rules, in the order in which they matter:
 - Replicas on draining nodes, those on sick devices, those whose place is wanted for others and unreachable ones do not
   count towards the wanted number, so successors are made for them. What leaves is drained only as its successors get
   ready, unless a gap was accepted, its device is dead, or it has waited for :data:`MOVE_PATIENCE`.
+- Of an unreachable replica over several nodes the ranks on those that answer end once its successors serve, or its
+  place is wanted: until then its lost node may come back, and all of it serves again.
 - Too many: drain those that are not ready first, then the newest.
 """
 
@@ -29,6 +31,9 @@ KEEP_STOPPED_AT_MOST: Final = 10
 BACKOFF_LIMIT_SECONDS: Final = 300
 #: Reason of a replica that leaves, or left, a device that went bad.
 DEVICE_FAULT: Final = "DeviceFault"
+#: Reason of a replica with a lost node.
+NODE_LOST: Final = "NodeLost"
+STRANDED_TEXT: Final = "One of its nodes is silent; what others run of it ends, and a successor takes its place."
 
 
 class Do(enum.StrEnum):
@@ -49,6 +54,7 @@ class ReplicaView:
 
     ``sick`` says in one sentence for its owner why it must leave its device, "" when it need not; on a ``dead`` device
     it serves nobody. Since ``moving_since`` its place is wanted for another; ``moving`` is the reason and the sentence.
+    ``partly``: one of its nodes is lost, and another is not.
     """
 
     id: uuid.UUID
@@ -60,6 +66,7 @@ class ReplicaView:
     recalled: bool = False
     sick: str = ""
     dead: bool = False
+    partly: bool = False
     moving_since: datetime.datetime | None = None
     moving: tuple[str, str] = ("", "")
 
@@ -103,6 +110,7 @@ def plan(replicas: Sequence[ReplicaView], *, target: int, deleting: bool, now: d
     too_many = _first_to_go(staying)[: max(surplus, 0)]
     steps += [Step(replica.id, Do.DRAIN, "ScaledDown", "One replica less is wanted.") for replica in too_many]
     steps += _leave(leaving, staying, target, now)
+    steps += _stranded([replica for replica in live if _unreachable(replica) and replica.partly], staying, target)
     return Plan(_once(steps), create=max(-surplus, 0), finished=False)
 
 
@@ -118,7 +126,7 @@ def _by_itself(replica: ReplicaView, now: datetime.datetime) -> list[Step]:
         and replica.state != ReplicaState.UNREACHABLE
     ):
         said = "Its node is silent. It gets no traffic; what it holds stays taken until the node reports or is removed."
-        return [Step(replica.id, Do.UNREACH, "NodeLost", said)]
+        return [Step(replica.id, Do.UNREACH, NODE_LOST, said)]
     if replica.state != ReplicaState.FAILED:
         return []
     if not replica.node_state:
@@ -171,6 +179,18 @@ def _leave(
     patient = [replica for replica in _first_to_go(serving) if replica.id not in impatient]
     going += patient[: max(len(patient) - must_stay, 0)]
     return [_goodbye(replica) for replica in going]
+
+
+def _stranded(unreachable: Sequence[ReplicaView], staying: Sequence[ReplicaView], target: int) -> list[Step]:
+    """End what nodes that answer still run of replicas with a lost one: it serves nobody, and holds their devices."""
+    replaced = sum(1 for replica in staying if _serves(replica)) >= target
+    steps = []
+    for replica in unreachable:
+        if replica.moving_since is not None:
+            steps.append(Step(replica.id, Do.DRAIN, *replica.moving))
+        elif replaced or replica.node_accepts_gap:
+            steps.append(Step(replica.id, Do.DRAIN, NODE_LOST, STRANDED_TEXT))
+    return steps
 
 
 def _overdue(replica: ReplicaView, now: datetime.datetime) -> bool:

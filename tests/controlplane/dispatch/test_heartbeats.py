@@ -8,12 +8,22 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from dispatch.api import heartbeats as door
+from dispatch.reports import UNKILLABLE
 from fleet import care, heartbeats, pacing
 from fleet.models import Device, Node
-from kernel import clock
+from kernel import clock, scope
 from runtime.wire import codec
 from runtime.wire.devices import HealthCode, HealthFact
-from tests.build.controlplane import actor_for, make_user
+from runtime.wire.reports import Phase
+from scheduling import cycle as scheduling
+from serving import services
+from serving.models import Replica
+from serving.observing import MEASURE_EVERY
+from serving.reconcile import cycle as reconcile
+from telemetry import series
+from telemetry.models import Sample
+from tests.build import catalog
+from tests.build.controlplane import actor_for, make_tenant, make_user, owner_of
 from tests.build.machines import FakeAgent
 
 pytestmark = pytest.mark.django_db
@@ -47,7 +57,7 @@ def test_many_heartbeats_cost_as_much_as_one():
         with CaptureQueriesContext(connection) as seen:
             assert all(heard(*some))
         counted.append(len(seen))
-    assert counted == [3, 3], "nodes locked, nodes written, generations"
+    assert counted == [6, 6], "a transaction (two), nodes locked, replicas, nodes written, generations"
 
 
 def test_a_heartbeat_renews_the_lease_and_says_how_far_the_node_is():
@@ -117,6 +127,84 @@ def test_of_two_reports_of_one_agent_the_newer_counts():
     newer = Node.objects.get().sequence + 2
     assert heard(agent, agent, sequence=newer) == [True, False]
     assert Node.objects.get().sequence == newer
+
+
+def serving_machines(count):
+    """Agents that run a ready replica each, which has been measured."""
+    agents = machines(count)
+    tenant = make_tenant("acme")
+    version = catalog.checked_version(tenant)
+    services.deploy_version(
+        actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name="chat", model=version.model.name,
+        version=version.number, config={"isolation": "exclusive"}, replicas=count,
+    )  # fmt: skip
+    reconcile.run()
+    assert scheduling.run() == count
+    for agent in agents:
+        agent.obey()
+        agent.report()
+        agent.report()
+    return agents
+
+
+def replica_of(agent):
+    with scope.all_tenants():
+        return Replica.objects.get(node_id=agent.id)
+
+
+def busy(agent, waiting):
+    """The agent's replica, with as many requests in its queue."""
+    (known,) = agent.replicas.values()
+    agent.change(
+        known.replica_id, Phase.READY, stats=msgspec.structs.replace(known.stats, num_requests_waiting=waiting)
+    )
+
+
+def test_replicas_that_do_what_they_did_are_heard_together_and_their_numbers_are_written_now_and_then():
+    agents = serving_machines(3)
+    for agent in agents:
+        busy(agent, 5)
+    assert all(heard(*agents))
+    assert [replica_of(agent).stats["num_requests_waiting"] for agent in agents] == [0, 0, 0]
+    with later(MEASURE_EVERY):
+        assert all(heard(*agents))
+        for agent in agents:
+            row = replica_of(agent)
+            assert (row.stats["num_requests_waiting"], row.observed_at) == (5, clock.now())
+    with later(series.INTERVAL + MEASURE_EVERY):
+        agents[0].report()
+        with CaptureQueriesContext(connection) as seen:
+            assert all(heard(*agents))
+        assert len([query for query in seen if "serving_replica" in query["sql"]]) == 3, (
+            "nodes with replicas beside, replicas, numbers"
+        )
+        assert Sample.objects.filter(at=series.interval_of(clock.now())).count() == 3
+
+
+@pytest.mark.parametrize("news", ["failed", "gone", "moved", "log", "larger", "older", "unkillable"])
+def test_a_replica_with_news_is_left_to_be_read(news):
+    agent, other = serving_machines(2)
+    (known,) = agent.replicas.values()
+    row = replica_of(agent)
+    match news:
+        case "failed":
+            agent.change(known.replica_id, Phase.FAILED, reason="Crashed", message="It ended.")
+        case "gone":
+            agent.replicas.clear()
+        case "moved":
+            agent.change(known.replica_id, Phase.READY, address="http://127.0.0.1:1")
+        case "log":
+            agent.change(known.replica_id, Phase.READY, log_tail=["a line"])
+        case "larger":
+            larger = msgspec.structs.replace(known.ledger, weights_bytes=known.ledger.weights_bytes + 1)
+            agent.change(known.replica_id, Phase.READY, ledger=larger)
+        case "older":
+            agent.replicas[known.replica_id] = msgspec.structs.replace(known, generation=known.generation + 1)
+        case "unkillable":
+            agent.change(known.replica_id, Phase.READY, reason=UNKILLABLE)
+    assert heard(agent, other) == [False, True]
+    after = replica_of(agent)
+    assert (after.state, after.address, after.log_tail) == (row.state, row.address, row.log_tail)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -42,6 +42,10 @@ def relieved(holders, tenants, needs=PIPELINE, **facts):
     if answer.relief is None:
         return None
     assert answer.relief.moves == ()
+    return gone(answer)
+
+
+def gone(answer):
     return sorted(each.label for each in answer.relief.victims), sorted({each.bin for each in answer.relief.spots})
 
 
@@ -79,9 +83,66 @@ def test_who_goes_over_nodes(holders, tenants, needs, want):
     assert relieved(holders, tenants, needs) == want
 
 
-def test_one_with_a_part_on_a_lost_node_frees_nothing_and_is_let_be():
-    held = [GANG, KEPT]
-    assert relieved(held, ALL_MINE, ONE, states={2: "lost"}) is None
+def test_of_one_with_a_part_on_a_lost_node_the_rest_is_freed():
+    held = [holder(9, 1, 80, holdings=on(1, 2), stranded=True), KEPT]
+    assert relieved(held, ALL_MINE, ONE, states={2: "lost"}) == (["r9"], [0])
+    assert relieved(held, ALL_MINE, PIPELINE, states={2: "lost"}) is None
+    assert relieved(held, ALL_MINE, ONE, states={1: "lost", 2: "lost"}) is None
+    assert relieved(held, ALL_MINE, ONE) is None  # its node is back: it serves again soon
+    assert relieved([GANG, KEPT], ALL_MINE, ONE, states={2: "lost"}) is None  # silent, and not declared lost
+
+
+def test_a_successor_takes_what_is_left_of_it_before_others_go():
+    beside = [holder(3, 3, 80), holder(4, 4, 80)]
+    held = [holder(9, 1, 80, holdings=on(1, 2), priority=1, stranded=True), *beside]
+    theirs = ask(needs=ONE, tenant_id=uuid.UUID(int=1), deployment_id=held[0].deployment_id, priority=1)
+    (answer,) = plan(fleet(held, ALL_MINE, nodes=4, states={2: "lost"}), [theirs])
+    assert gone(answer) == (["r9"], [0])
+    assert answer.relief.moves == ()  # it is the successor
+    (answer,) = plan(fleet([GANG, *beside], ALL_MINE, nodes=4), [theirs])
+    assert gone(answer) == (["r3"], [2])
+
+
+#: Two stages of 40 GiB on two nodes with 80; spare nodes have 48 GiB.
+LOW = holder(9, 1, 40, holdings=on(1, 2, gib=40), stages=2)
+FULL = {"cuda": need("cuda", 60, 1, 1000)}
+
+
+def with_spares(spares, holders=(LOW,), tenants=ALL_MINE, asked=FULL, **facts):
+    """What is asked for needs more than a spare device has, and more than is left beside those who are here."""
+    devices = [gpu(n, n, held_bytes=40 * GIB, shared=True) for n in (1, 2)]
+    devices += [gpu(n, n, gib=48, **facts) for n in range(3, 3 + spares)]
+    nodes = [node(n) for n in range(1, 3 + spares)]
+    wanted = ask(needs=asked, tenant_id=uuid.UUID(int=1), priority=1)
+    (answer,) = plan(snapshot(nodes, devices, holders, tenants), [wanted])
+    return [each.label for each in answer.relief.evicts], [each.label for each in answer.relief.moves]
+
+
+@pytest.mark.parametrize(
+    ("spares", "facts", "want"),
+    [
+        pytest.param(2, {}, ([], ["r9"]), id="all stages find places elsewhere"),
+        pytest.param(1, {}, ([], ["r9"]), id="or one of them beside what it has"),
+        pytest.param(0, {}, (["r9"], []), id="nowhere"),
+        pytest.param(1, {"asked": {"cuda": need("cuda", 60, 1, 1000, stages=2)}}, (["r9"], []), id="not a part of it"),
+        pytest.param(2, {"asked": {"cuda": need("cuda", 60, 1, 1000, stages=2)}}, ([], ["r9"]), id="two for two"),
+        pytest.param(2, {"product": "L40S"}, (["r9"], []), id="not on other devices than it was planned for"),
+        pytest.param(2, {"tenants": [tenant(1, -1, 150, 80)]}, (["r9"], []), id="not where both are too much"),
+        pytest.param(2, {"tenants": [tenant(1, -1, 220, 80)]}, ([], ["r9"]), id="where both are within the limit"),
+    ],
+)  # fmt: skip
+def test_one_over_two_nodes_is_moved_where_all_of_it_finds_places(spares, facts, want):
+    assert with_spares(spares, **facts) == want
+
+
+def test_groups_that_are_linked_find_linked_ones():
+    held = [holder(9, 1, 40, holdings=on(1, 2, gib=40))]
+    devices = [gpu(n, 1, held_bytes=40 * GIB, shared=True, link_domain="a") for n in (1, 2)]
+    asked = ask(needs={"cuda": need("cuda", 60, 1, 1000)}, tenant_id=uuid.UUID(int=1), priority=1)
+    for domains, moved in ((("b", "b"), ["r9"]), (("b", "c"), []), (("", ""), [])):
+        spares = [gpu(n, 2, gib=48, link_domain=domain) for n, domain in zip((3, 4), domains, strict=True)]
+        (answer,) = plan(snapshot([node(1), node(2)], [*devices, *spares], held, ALL_MINE), [asked])
+        assert [each.label for each in answer.relief.moves] == moved
 
 
 def test_stages_are_made_room_for_on_devices_of_one_product():

@@ -49,7 +49,19 @@ def test_over_several_nodes_room_is_made_for_all_or_none(drains):
         history.run(20)
         seen += history.seen
         assert not history.broken, (seed, history.broken, history.first_wrong)
-    assert min(seen["room made over several nodes"], seen["gave way over several nodes"]) > 0
+    assert min(seen["room made over several nodes"], seen["evicted over several nodes"]) > 0
+
+
+def test_who_must_leave_several_nodes_is_followed_on_all_of_them_or_ends():
+    seen = Counter()
+    for seed in (678, 1161, *range(20)):
+        history = History(seed, drains=True, follows=True, spread=0.9)
+        history.run(20)
+        seen += history.seen
+        assert not history.broken, (seed, history.broken, history.first_wrong)
+    several = [name for name in seen if name.endswith("over several nodes")]
+    assert len(several) == 4, seen  # room made, evicted, moved, followed
+    assert min(seen["ended beside a lost node"], seen["nodes drained"]) > 0
 
 
 def test_lists_that_cannot_be_measured_are_refused(folder):

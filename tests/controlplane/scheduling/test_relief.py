@@ -18,7 +18,7 @@ def relieved(holders, tenants, nodes=None, devices=None, **facts):
     assert answer.places == ()
     if answer.relief is None:
         return None
-    return [each.label for each in answer.relief.evicts], [each.label for each, _node in answer.relief.moves]
+    return [each.label for each in answer.relief.evicts], [each.label for each in answer.relief.moves]
 
 
 FREE_TENANTS = [tenant(1, -1, -1, 0), tenant(2, 0, -1, 80)]
@@ -120,7 +120,7 @@ def test_help_names_own_replicas_and_no_others():
     fleet = snapshot([node(held_millicpus=6000)], [gpu(1, held_bytes=78 * GIB, shared=True)], holders)
     (mine,) = plan(fleet, [ask(needs=NEED, tenant_id=uuid.UUID(int=1))])
     assert mine.would_fit_if.startswith("38.00 GiB more were free on H100 of node n1: stop r1 there")
-    assert mine.devices()[0]["would_fit_if"] == "needs 38.00 GiB more on d1; free by stopping r1"
+    assert mine.devices()[0]["would_fit_if"] == mine.would_fit_if
     assert "r2" not in str(mine.explanation())
     (theirs,) = plan(fleet, [ask(needs=NEED, tenant_id=uuid.UUID(int=3))])
     assert "r1" not in str(theirs.explanation())
@@ -129,7 +129,7 @@ def test_help_names_own_replicas_and_no_others():
 
 def test_where_no_device_is_of_the_kind_one_of_the_kind_would_help():
     (answer,) = plan(snapshot([node()], [gpu(1)], [], []), [ask(needs={"cpu": need("cpu", 1)})])
-    assert answer.would_fit_if == "A node with a free device of what it needs joins the fleet."
+    assert answer.would_fit_if == "a node with a free device of what it needs joined the fleet"
 
 
 def test_a_quota_on_gpus_counts_slices_and_shares():
@@ -165,3 +165,18 @@ def test_a_plan_never_moves_more_than_its_bound():
     asks = [ask(n, needs={"cuda": need("cuda", 70, 1, 500)}, tenant_id=uuid.UUID(int=1), priority=1) for n in range(30)]
     answers = plan(fleet, asks)
     assert sum(len(each.relief.victims) for each in answers if each.relief) == MAX_VICTIMS
+
+
+def test_weights_count_above_a_guarantee_of_gpus_as_above_one_of_memory():
+    """With a quota on GPUs alone: who is further above its guarantee asks last, and gives back what the other wants."""
+    part = {"cuda": need("cuda", 60, 1, 500)}
+    full = [gpu(n, gpu_millis=1000, held_bytes=60 * GIB, shared=True) for n in range(1, 4)]
+    heavy = tenant(2, -1, -1, 180, guaranteed_millis=0, held_millis=2250)
+    light = tenant(1, -1, -1, 0, guaranteed_millis=500, held_millis=0)
+    held = [holder(n, n, 60, tenant_number=2, gpu_millis=750) for n in range(1, 4)]
+    asks = [ask(n, needs=part, tenant_id=uuid.UUID(int=n)) for n in (2, 1)]
+    first, second = plan(snapshot([node(millicpus=99_000)], full, held, [light, heavy]), asks)
+    assert (first.ask.tenant_id.int, len(first.relief.evicts), second.relief) == (1, 1, None)
+    even = tenant(2, -1, -1, 180, guaranteed_millis=2000, held_millis=2250)
+    (kept,) = plan(snapshot([node(millicpus=99_000)], full, held, [light, even]), asks[1:])
+    assert kept.relief is None

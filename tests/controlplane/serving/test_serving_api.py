@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from fleet.models import Node, Partition
 from kernel import scope
 from ledger import outbox
 from quotas.amount import Amount, Kind
@@ -242,6 +243,29 @@ def test_the_database_keeps_a_placed_replica_on_a_node(client, version):
     deploy(client, version)
     with scope.all_tenants(), pytest.raises(IntegrityError), transaction.atomic():
         Replica.objects.update(state="ready")
+
+
+def test_one_that_failed_before_its_node_fell_silent_is_given_up_when_that_is_back(client, version):
+    deploy(client, version)
+    scheduling.run()
+    node = agent()
+    scheduling.run()
+    node.cycle()
+    (key,) = node.replicas
+    node.change(key, Phase.FAILED, reason="EngineExited", message="killed")
+    node.report()
+    with scope.all_tenants():
+        Replica.objects.update(recalled=True)
+        Node.objects.update(state="lost", returns_to="ready")
+        cycle.run()
+        assert Replica.objects.get(recalled=True).state == "unreachable"
+        node.replicas.clear()
+        node.applied = node.assignments().generation
+        node.report()  # and is not refused for it
+        given_up = Replica.objects.get(id=key)
+    assert (given_up.state, given_up.node, given_up.generation) == ("failed", None, 2)
+    assert given_up.message == cycle.GIVEN_UP_TEXT
+    assert not Partition.objects.filter(replica_id=key).exists()
 
 
 def test_a_granted_tenant_learns_whether_a_model_answers_and_nothing_of_its_owner(client, version, tenant):
