@@ -18,6 +18,7 @@ from quotas.selectors import defaults
 from quotas.weights import device_millis
 from scheduling import topology
 from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
+from serving import leaving
 from serving.models import Member, Replica
 from serving.selectors import slices_of, weighted
 from serving.states import MAY_GIVE_WAY, ReplicaState
@@ -122,7 +123,7 @@ def _device_view(row: Device, isolations: Mapping[str, int], link_domain: str) -
 
 @dataclasses.dataclass(frozen=True)
 class _Books:
-    """All partitions with their owners, read once: by replica what it holds, by tenant what counts.
+    """All partitions with their owners, read once: by replica what it holds, by tenant what counts for its quota.
 
     Stages of those ``apart`` may be on different nodes: on simulated devices, and wherever they are already.
     """
@@ -154,10 +155,14 @@ def _books() -> _Books:
         if part.device.kind == DeviceKind.SIMULATED or node_id != part.device.node_id:
             apart.add(part.replica_id)
     with scope.all_tenants():
-        owners = dict(Replica.objects.filter(id__in=holdings).values_list("id", "tenant_id"))
+        rows = Replica.objects.filter(id__in=holdings)
+        owners = dict(rows.values_list("id", "tenant_id"))
+        going = set(rows.filter(leaving.condition()).values_list("id", flat=True))
     bytes_of: Counter[uuid.UUID] = Counter()
     millis_of: Counter[uuid.UUID] = Counter()
     for replica_id, tenant_id in owners.items():
+        if replica_id in going:
+            continue
         bytes_of[tenant_id] += sum(holding.memory_bytes for holding in holdings[replica_id])
         millis_of[tenant_id] += millis[replica_id]
     return _Books({key: tuple(held) for key, held in holdings.items()}, millis, owners, bytes_of, millis_of, apart)

@@ -19,8 +19,8 @@ from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
 from scheduling.claims import Tenants, claim_of
 from scheduling.holders import Holders
-from scheduling.need import Need, charge
-from scheduling.snapshot import HolderView, TenantView
+from scheduling.need import Need
+from scheduling.snapshot import HolderView
 from scheduling.victims import ByBin, Pad, Standing, on_node, over_nodes, standing
 
 #: Replicas that may have to go for one.
@@ -82,7 +82,7 @@ def find(board: Board, ask: Ask, held: Holders, tenants: Tenants, *, wait_only: 
     waits = _once([leaving.get(at, []) for at in sorted({spot.bin for spot in spots})])
     victims = tuple(sorted(best.victims, key=lambda h: (-h.importance, h.replica_id)))
     found = Relief(tuple(spots), stage, victims, (), tuple(waits))
-    moves = _movable(board, ask, found, tenants) if victims else []
+    moves = _movable(board, found) if victims else []
     moved = {holder.replica_id for holder in moves}
     evicts = tuple(holder for holder in victims if holder.replica_id not in moved)
     return dataclasses.replace(found, evicts=evicts, moves=tuple(moves))
@@ -123,30 +123,15 @@ def _once(groups: Iterable[Sequence[HolderView]]) -> list[HolderView]:
     return list({holder.replica_id: holder for group in groups for holder in group}.values())
 
 
-def _movable(board: Board, ask: Ask, found: Relief, tenants: Tenants) -> list[HolderView]:
-    """Who of the victims finds a place elsewhere while all of them still have theirs, within the quota for both.
+def _movable(board: Board, found: Relief) -> list[HolderView]:
+    """Who of the victims finds a place elsewhere while all of them still have theirs; what leaves needs no quota.
 
     Their successors are planned on what is free until then, so they are looked for on exactly that.
     """
-    moves = []
-    more: dict[uuid.UUID, TenantView] = {}
-    asking = tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-    if asking is not None:
-        counts = [(found.need, board.bins[at].devices[each]) for at, devices in found.spots for each in devices]
-        size = sum(need.memory_bytes for need, _device in counts)
-        more[asking.id] = asking.holding(size, sum(charge(need, device) for need, device in counts))
     with Pad(board) as pad:
         pad.put(_kept(board, found))
-        for victim in found.victims:
-            tenant = more.get(victim.tenant_id) or tenants.get(victim.tenant_id)
-            if tenant is not None and not tenant.within_limit(victim.memory_bytes, victim.gpu_millis):
-                continue
-            if victim.stranded or not _placed_again(board, pad, victim):
-                continue  # who serves nobody has a successor already
-            moves.append(victim)
-            if tenant is not None:
-                more[tenant.id] = tenant.holding(victim.memory_bytes, victim.gpu_millis)
-    return moves
+        # who serves nobody has a successor already
+        return [victim for victim in found.victims if not victim.stranded and _placed_again(board, pad, victim)]
 
 
 def _placed_again(board: Board, pad: Pad, holder: HolderView) -> bool:

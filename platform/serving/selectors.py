@@ -14,7 +14,7 @@ from kernel import scope
 from kernel.isolation import Isolation
 from quotas import usage, weights
 from quotas.amount import Amount, Kind
-from serving import conditions
+from serving import conditions, leaving
 from serving.conditions import Facts, Health
 from serving.models import Deployment, Endpoint, Grant, Replica
 from serving.states import DeploymentState, ReplicaState
@@ -246,8 +246,12 @@ def gpu_millis_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
 
 
 def _parts_held(tenant_ids: Collection[uuid.UUID]) -> QuerySet[Any]:
-    """Partitions that replicas of these tenants hold, each with its tenant as ``owner_id``. Needs a scope of all."""
+    """Partitions that replicas of these tenants hold, each with its tenant as ``owner_id``. Needs a scope of all.
+
+    What has to leave by nobody's fault in its tenant does not count: its successor is to find a place within the quota.
+    """
     mine = Replica.objects.filter(tenant_id__in=tenant_ids)
+    mine = mine.exclude(id__in=mine.filter(leaving.condition()).values("id"))
     owner = Subquery(mine.filter(id=OuterRef("replica_id")).values("tenant_id")[:1])
     return Partition.objects.filter(replica_id__in=mine.values("id")).annotate(owner_id=owner)
 

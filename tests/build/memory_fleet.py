@@ -61,8 +61,14 @@ class Fleet:
         self.limits: dict[uuid.UUID, tuple[int, int]] = {}
 
     def held_of(self, tenant: uuid.UUID, replicas: dict[uuid.UUID, Replica]) -> int:
-        """Bytes of devices that a tenant holds."""
-        return sum(part.memory_bytes for part in self.parts.values() if replicas[part.replica].tenant == tenant)
+        """Bytes of devices that a tenant holds, without what has to leave."""
+        mine = [part for part in self.parts.values() if replicas[part.replica].tenant == tenant]
+        going = {part.replica for part in mine if self.devices[part.device].state != "healthy"}
+        going |= {key for key in {part.replica for part in mine} if self._leaves(replicas[key])}
+        return sum(part.memory_bytes for part in mine if part.replica not in going)
+
+    def _leaves(self, replica: Replica) -> bool:
+        return replica.leaving or any(self.nodes[node].state in ("lost", "draining") for node in replica.nodes)
 
     def snapshot(self, replicas: dict[uuid.UUID, Replica]) -> Snapshot:
         """What the planner sees: sums from the partitions."""

@@ -13,12 +13,12 @@ from fleet import faults, loops, partitions
 from fleet.changes import Changes
 from fleet.models import Device, Node, Partition
 from fleet.services import finish_drain
-from fleet.states import SICK, NodeState
+from fleet.states import NodeState
 from kernel import clock, errors, machine, scope
 from kernel.actors import system
 from kernel.conflicts import retry_on_conflict
 from ledger.record import record, record_move
-from serving import members
+from serving import leaving, members
 from serving.models import Deployment, Member, Replica
 from serving.reconcile import plan as planning
 from serving.reconcile.plan import Do, ReplicaView, Step
@@ -38,9 +38,6 @@ FAILED_ON: Final = "failed_on"
 GIVEN_UP_TEXT: Final = "It had failed before its node fell silent; the node has ended it."
 ACTOR: Final = system("serving.reconcile")
 #: Partitions of devices that replicas are to leave; a MIG instance is as sick as its GPU.
-_ON_SICK_DEVICE: Final = Q(device__state__in=SICK) | Q(device__parent__state__in=SICK)
-#: States of nodes that their replicas leave.
-_LEFT: Final = (NodeState.LOST, NodeState.DRAINING, NodeState.DRAINED, NodeState.REMOVED)
 
 
 def settle(deployment: Deployment, changes: Changes) -> None:
@@ -136,7 +133,9 @@ def _locked_replicas(deployment: Deployment) -> list[Replica]:
 
 def _sick_devices(replica_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Device]:
     """By replica, a device that it has to leave; a dead one first."""
-    parts = Partition.objects.select_related("device__parent").filter(_ON_SICK_DEVICE, replica_id__in=replica_ids)
+    parts = Partition.objects.select_related("device__parent").filter(
+        leaving.ON_SICK_DEVICE, replica_id__in=replica_ids
+    )
     found = ((part.replica_id, part.device.parent or part.device) for part in parts.order_by("rank"))
     return dict(sorted(found, key=lambda pair: pair[1].dead))
 
@@ -156,13 +155,7 @@ def _needing() -> list[uuid.UUID]:
     live = Q(replicas__state__in=[ReplicaState.PENDING, *RUNNING_ON_NODE])
     unrest = (
         Q(replicas__state__in=[ReplicaState.FAILED, ReplicaState.UNREACHABLE, ReplicaState.DRAINING])
-        | Q(replicas__node__state__in=_LEFT)
-        | Q(replicas__members__node__state__in=_LEFT, replicas__members__gone=False)
-        | Q(replicas__moving_at__isnull=False, replicas__state__in=RUNNING_ON_NODE)
-        | Q(
-            replicas__id__in=Partition.objects.filter(_ON_SICK_DEVICE).values("replica_id"),
-            replicas__state__in=RUNNING_ON_NODE,
-        )
+        | leaving.condition("replicas__")
         | Q(replicas__state=ReplicaState.STOPPED, replicas__state_changed_at__lt=clock.now() - planning.KEEP_STOPPED)
     )
     with scope.all_tenants():

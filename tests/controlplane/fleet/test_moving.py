@@ -4,8 +4,12 @@ import itertools
 
 import pytest
 
-from fleet.models import Device
+from fleet import services as fleet
+from fleet.models import Device, Node
 from kernel import clock, scope
+from quotas import services as quotas
+from quotas import usage
+from quotas.amount import Kind
 from runtime.wire.devices import DeviceKind, HealthCode, HealthFact
 from runtime.wire.reports import Phase
 from scheduling import cycle as scheduling
@@ -13,7 +17,7 @@ from serving import services
 from serving.models import Deployment, Replica
 from serving.reconcile import cycle as serving
 from tests.build import catalog
-from tests.build.controlplane import actor_for, client_for, make_tenant, owner_of
+from tests.build.controlplane import actor_for, client_for, make_tenant, make_user, owner_of
 from tests.build.machines import GIB, FakeAgent, FakeGateway
 
 pytestmark = pytest.mark.django_db
@@ -91,6 +95,31 @@ def test_a_replica_on_a_sick_device_is_replaced_before_it_is_stopped(served, gat
     served.cycle()
     assert rows()[0].state == "stopped"
     assert Device.objects.get(node__name="alpha").held_bytes == 0
+
+
+@pytest.mark.parametrize("why", ["sick", "drained", "lost"])
+def test_a_successor_needs_no_quota_beside_what_has_to_leave(served, tenant, why):
+    agent("beta")
+    admin = actor_for(make_user(admin=True))
+    held = usage.used(tenant, Kind.HBM_BYTES)
+    assert held.number > 0
+    quotas.set_quota(actor=admin, tenant=tenant, changes={Kind.HBM_BYTES: held})
+    match why:
+        case "sick":
+            served.report(health=[fault(served, 74)])
+        case "drained":
+            fleet.drain(actor=admin, node=Node.objects.get(name="alpha"))
+        case "lost":
+            Node.objects.filter(name="alpha").update(state="lost", returns_to="ready")
+    serving.run()
+    scheduling.run()
+    _old, new = rows()
+    assert new.state == "assigned", (new.reason, new.message)
+    assert new.node.name == "beta"
+    services.scale(actor=actor_for(owner_of(tenant)), tenant=tenant, deployment=new.deployment, replicas=2)
+    serving.run()
+    scheduling.run()
+    assert [row.reason for row in rows() if row.state == "pending"] == ["QuotaExceeded"], "a third one is one too many"
 
 
 def test_without_room_elsewhere_what_still_works_goes_on(served, gateway):
