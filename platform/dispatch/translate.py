@@ -12,7 +12,7 @@ import msgspec
 from fleet.facts import DeviceFacts, HealthFacts, HostFacts, LayoutFacts, NodeFacts
 from fleet.heartbeats import Beat
 from runtime.wire import codec
-from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact, HostReport
+from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact, HostReport, MigInstance
 from runtime.wire.reports import NodeReport, ReplicaReport
 from serving.observing import Observation
 
@@ -52,13 +52,18 @@ def beat(report: NodeReport) -> Beat:
 def _steady(device: DeviceReport) -> DeviceReport:
     mig = device.mig
     if mig is not None:
-        instances = [msgspec.structs.replace(each, memory_used_bytes=0) for each in mig.instances]
+        instances = [_still(each) for each in mig.instances]
         mig = msgspec.structs.replace(mig, instances=instances)
     return msgspec.structs.replace(
         device, memory_used_bytes=0, utilization=None, temperature_c=None, power_w=None, power_limit_w=None,
         hbm_bandwidth_used=None, memory_temperature_c=None, clocks=None, pcie=None, unreadable=[], processes=[],
         mig=mig,
     )  # fmt: skip
+
+
+def _still(instance: MigInstance) -> MigInstance:
+    """Without what drifts."""
+    return msgspec.structs.replace(instance, memory_used_bytes=0, hbm_bandwidth_used=None)
 
 
 def node_facts(report: NodeReport) -> NodeFacts:
@@ -145,6 +150,7 @@ def _instances(device: DeviceReport) -> Iterator[DeviceFacts]:
         if each.start < free_from:
             continue  # two instances cannot share a slice: one of them is a mistake
         free_from = each.start + max(each.memory_slices, 0)
+        used = _number(each.hbm_bandwidth_used)
         if each.uuid and each.memory_bytes > 0 and each.memory_slices > 0:
             yield DeviceFacts(
                 uuid=each.uuid,
@@ -161,6 +167,7 @@ def _instances(device: DeviceReport) -> Iterator[DeviceFacts]:
                 slice_start=max(each.start, 0),
                 slice_count=each.memory_slices,
                 more={"compute_slices": each.compute_slices, "of_slices": of_slices, "profile": each.profile},
+                readings={} if used is None else {"hbm_bandwidth_used": used},
             )
 
 
@@ -169,7 +176,7 @@ def _more(device: DeviceReport) -> dict[str, Any]:
     plain = _plain(device) or {}
     kept = {name: plain[name] for name in _KEPT if plain.get(name)}
     if device.mig is not None:
-        instances = [msgspec.structs.replace(each, memory_used_bytes=0) for each in device.mig.instances]
+        instances = [_still(each) for each in device.mig.instances]
         kept["mig"] = _plain(msgspec.structs.replace(device.mig, instances=instances))
     return kept
 

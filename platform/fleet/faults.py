@@ -266,10 +266,15 @@ def standing(facts: Mapping[str, Any]) -> str:
         return "recovery_action"
     if THERMAL.intersection(throttle):
         return "thermal"
-    nvlink = facts.get("nvlink") or {}
-    if nvlink.get("links", 0) > nvlink.get("active", 0):
-        return "nvlink"
-    return ""
+    return "nvlink" if _links_down(facts.get("nvlink") or {}) else ""
+
+
+def _links_down(nvlink: Mapping[str, Any]) -> bool:
+    """Some links are down, or all where there are switches; a card that no bridge joins to others never had any."""
+    if nvlink.get("fabric_healthy") is False:
+        return True
+    active = nvlink.get("active", 0)
+    return nvlink.get("links", 0) > active and bool(active or nvlink.get("fabric_state"))
 
 
 #: What a person has to do on the node for a device to come back. The platform resets nothing by itself: NVML has no

@@ -76,8 +76,12 @@ def note_stuck(node: Node, replica_ids: Collection[uuid.UUID], *, actor: Actor, 
     verdict = faults.judge(STUCK)
     for row in rows.order_by("uuid").distinct():
         message = f"An engine on it does not end even when killed: it {verdict.plain}."
-        HealthEvent.objects.create(at=clock.now(), node=node, device=row, code=verdict.reason, message=message)
-        send_away(row, verdict, message, actor=actor, changes=changes)
+        data = {"action": verdict.action.name.lower()}
+        event = HealthEvent.objects.create(
+            at=clock.now(), node=node, device=row, code=verdict.reason, message=message, data=data
+        )
+        if send_away(row, verdict, message, actor=actor, changes=changes):
+            _note_sent(event)
 
 
 def _see_repairs(
@@ -121,7 +125,7 @@ def _act(node: Node, row: Device | None, fact: HealthFacts, actor: Actor, change
         recovery_action=recovery,
         recent=_recent(row, reason) if row is not None else 0,
     )
-    _note(node, row, fact, verdict)
+    event = _note(node, row, fact, verdict)
     if row is None or verdict.action < Action.SUSPECT:
         return
     Device.objects.filter(id=row.id).update(fault_at=clock.now())
@@ -129,8 +133,8 @@ def _act(node: Node, row: Device | None, fact: HealthFacts, actor: Actor, change
     message = f"{fact.message or verdict.reason}: it {verdict.plain}."
     if verdict.action is Action.SUSPECT:
         _suspect(row, verdict.reason, message, actor)
-    else:
-        send_away(row, verdict, message, actor=actor, changes=changes)
+    elif send_away(row, verdict, message, actor=actor, changes=changes):
+        _note_sent(event)
 
 
 def _recent(row: Device, reason: str) -> int:
@@ -139,22 +143,32 @@ def _recent(row: Device, reason: str) -> int:
     return sum(int(data.get("times", 1)) for data in rows.values_list("data", flat=True))
 
 
-def _note(node: Node, row: Device | None, fact: HealthFacts, verdict: Verdict) -> None:
-    """Keep the event; a flood of the same is one row a minute."""
+def _note_sent(event: HealthEvent) -> None:
+    """The device left service by this event: what :func:`_tried_often` counts."""
+    event.data = {**event.data, "sent": int(event.data.get("sent", 0)) + 1}
+    event.save(update_fields=["data"])
+
+
+def _note(node: Node, row: Device | None, fact: HealthFacts, verdict: Verdict) -> HealthEvent:
+    """Keep the event; a flood of the same is one row a minute, with the strongest of what was decided."""
     now = clock.now()
     at = _moment(fact.at, now)
     code = verdict.reason if fact.active else f"{verdict.reason}Over"[:64]
     last = HealthEvent.objects.filter(node=node, device=row, code=code, at__gt=now - FOLD).first()
     if last is not None:
-        last.data = {**last.data, "times": int(last.data.get("times", 1)) + 1, "sequence": fact.sequence}
+        before = Action[str(last.data.get("action", Action.IGNORE.name)).upper()]
+        last.data = {
+            **last.data, "times": int(last.data.get("times", 1)) + 1, "sequence": fact.sequence,
+            "action": max(before, verdict.action).name.lower(),
+        }  # fmt: skip
         last.save(update_fields=["data"])
-        return
+        return last
     data: dict[str, Any] = {"sequence": fact.sequence, "action": verdict.action.name.lower(), "count": fact.count}
     if row is None and fact.device_uuid:
         data["uuid"] = fact.device_uuid[:96]
     if fact.gpu_instance_id is not None:
         data["gpu_instance_id"] = fact.gpu_instance_id
-    HealthEvent.objects.create(at=at, node=node, device=row, code=code, message=fact.message, data=data)
+    return HealthEvent.objects.create(at=at, node=node, device=row, code=code, message=fact.message, data=data)
 
 
 def _moment(at: float, now: datetime.datetime) -> datetime.datetime:
@@ -174,9 +188,10 @@ def _suspect(row: Device, reason: str, message: str, actor: Actor) -> None:
         row.reason, row.message = reason, message
 
 
-def send_away(row: Device, verdict: Verdict, message: str, *, actor: Actor, changes: Changes) -> None:
+def send_away(row: Device, verdict: Verdict, message: str, *, actor: Actor, changes: Changes) -> bool:
     """Quarantine or retire ``row`` and let its replicas leave; from the same transaction on no gateway sends to one
-    whose device is dead."""
+    whose device is dead. True when it was in service until now."""
+    drawn = row.state in _DRAWN
     repair = Repair.PERSON if _tried_often(row, verdict.reason) else verdict.repair
     if repair is Repair.PERSON and verdict.repair is not Repair.PERSON:
         message += f" It was sent away for this {faults.TRIES} times: a person must decide."
@@ -192,11 +207,12 @@ def send_away(row: Device, verdict: Verdict, message: str, *, actor: Actor, chan
         for name, value in values.items():
             setattr(row, name, value)
     else:
-        return
+        return False
     changes.wake(DEVICES_SICK)
     changes.platform("devices")
     if row.dead:
         changes.routes()
+    return drawn
 
 
 _LADDER: Final = (Repair.CONDITION, Repair.RESET, Repair.REBOOT, Repair.PERSON)
@@ -211,11 +227,8 @@ def _tried_often(row: Device, reason: str) -> bool:
     """Whether the device was sent away for ``reason`` so often that another repair of the same kind is in vain."""
     if row.state not in (DeviceState.RECOVERING, DeviceState.HEALTHY, DeviceState.SUSPECT):
         return False
-    since = clock.now() - faults.MEMORY
-    sent = HealthEvent.objects.filter(
-        device=row, code=reason, at__gt=since, data__action__in=[Action.MOVE.name.lower(), Action.RESET.name.lower()]
-    )
-    return sent.count() >= faults.TRIES
+    rows = HealthEvent.objects.filter(device=row, code=reason, at__gt=clock.now() - faults.MEMORY, data__has_key="sent")
+    return sum(int(data["sent"]) for data in rows.values_list("data", flat=True)) + 1 >= faults.TRIES
 
 
 def recover(row: Device, reason: str, message: str, *, actor: Actor, changes: Changes) -> None:

@@ -9,12 +9,16 @@ the four-slice family are transcribed from it and not yet seen on hardware.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 MIB: Final = 1024**2
 #: A demand and a layout are both small; more instances than this fit on no GPU.
 MAX_INSTANCES: Final = 8
+#: Every GPU that can be cut has four or eight memory slices; the layouts of many more could not be listed.
+MAX_SLICES: Final = 8
+MAX_PROFILES: Final = 32
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -99,9 +103,9 @@ _NAMES: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
     ),
     "H200": (
         ("1g.18gb", 16384), ("1g.18gb+me", 16384), ("1g.35gb", 33024), ("2g.35gb", 33024), ("3g.71gb", 71168),
-        ("4g.71gb", 71168), ("7g.141gb", 143360),
+        ("4g.71gb", 71168), ("7g.141gb", 143104),
     ),
-    "A30": (("1g.6gb", 5952), ("1g.6gb+me", 5952), ("2g.12gb", 11968), ("2g.12gb+me", 11968), ("4g.24gb", 24000)),
+    "A30": (("1g.6gb", 5949), ("1g.6gb+me", 5949), ("2g.12gb", 11971), ("2g.12gb+me", 11971), ("4g.24gb", 24003)),
 }  # fmt: skip
 
 
@@ -132,12 +136,33 @@ def family_of(product: str) -> str:
 
 
 def geometry_of(product: str, mig: Mapping[str, Any] | None) -> Geometry | None:
-    """What a device can be cut into: by its own words (``facts["mig"]`` of its row), else by its family."""
-    told = [_told(row) for row in (mig or {}).get("profiles", ())]
+    """What a device can be cut into: by its own words (``facts["mig"]`` of its row), else by its family.
+
+    Drivers tell placements to privileged users alone: profiles without any say nothing about where they may begin.
+    """
+    told = [each for each in map(_told, (mig or {}).get("profiles", ())) if each.starts and each.slices > 0]
     if told:
         slices = max(start + each.slices for each in told for start in each.starts)
+        if slices > MAX_SLICES or len(told) > MAX_PROFILES or min(each.starts[0] for each in told) < 0:
+            return None
         return Geometry(slices, max(each.compute for each in told), tuple(told))
     return FAMILIES.get(family_of(product)) if mig is not None else None
+
+
+_NAME: Final = re.compile(r"([1-7])g\.([0-9]{1,4})gb(\+.*)?")
+#: Labels of one shape differ so much between drivers (3g.39gb and 3g.40gb, 1g.23gb and 1g.24gb), those of two do not.
+_LABEL_SLACK: Final = 0.05
+
+
+@functools.lru_cache(maxsize=1024)
+def same_shape(wanted: str, name: str) -> bool:
+    """True when two names of profiles mean one shape: drivers round the memory in a label differently."""
+    one, other = _NAME.fullmatch(wanted), _NAME.fullmatch(name)
+    if one is None or other is None:
+        return wanted == name
+    sizes = int(one[2]), int(other[2])
+    near = max(sizes) - min(sizes) <= _LABEL_SLACK * max(sizes)
+    return one[1] == other[1] and one[3] == other[3] and near
 
 
 def _told(row: Mapping[str, Any]) -> Profile:
@@ -237,7 +262,7 @@ class Want:
         return (
             profile.memory_bytes >= self.memory_bytes
             and profile.compute >= self.compute
-            and self.profile in ("", profile.name)
+            and (not self.profile or same_shape(self.profile, profile.name))
         )
 
 

@@ -29,8 +29,10 @@ class ModelFacts:
 
     ``replicated_bytes`` of the weights are kept by every TP rank of every stage, ``ends_bytes`` (embedding and output
     projection) whole by the first rank, which needs most; ``expert_bytes`` are routed experts. ``latent_dim``
-    is what MLA keeps per token and layer (0: keys and values per head). ``expert_size`` is the inner size of an expert
-    and ``block`` what quantization blocks must divide (1: anything). ``stages_supported``: the engine can run stages.
+    is what MLA keeps per token and layer (0: keys and values per head). ``inner_size`` is that of the MLP of a dense
+    layer (0: not known, or there is none), ``expert_size`` that of an expert, and ``block`` what quantization blocks
+    must divide (1: anything). ``stages_supported``: the engine can
+    run stages.
     """
 
     weights_bytes: int
@@ -41,6 +43,7 @@ class ModelFacts:
     hidden_size: int
     kv_width: int = 2
     width: int = 2
+    inner_size: int = 0
     replicated_bytes: int = 0
     ends_bytes: int = 0
     latent_dim: int = 0
@@ -60,9 +63,13 @@ class ModelFacts:
         return 2 * layers * max(1, self.kv_heads // tp) * self.head_dim * self.kv_width
 
     def weights_per_rank(self, tp: int, pp: int) -> int:
-        """Of the rank that has most. Stages are about equal; what TP cannot divide is on every rank."""
+        """Of the rank that has most: in a stage with the most layers. What TP cannot divide is on every rank."""
         divided = self.weights_bytes - self.replicated_bytes - self.ends_bytes
-        return math.ceil((divided / tp + self.replicated_bytes) / pp) + self.ends_bytes
+        return math.ceil((divided / tp + self.replicated_bytes) * self.stage_share(pp)) + self.ends_bytes
+
+    def stage_share(self, pp: int) -> float:
+        """The part of all layers that the longest of ``pp`` stages has."""
+        return math.ceil(self.layers / pp) / self.layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,7 +212,11 @@ def option_as_given(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp
         )
     free = choose(model, hardware, wanted)
     others = [option for option in (free.chosen, *free.rejected) if option is not None]
-    rest = tuple(option for option in others if (option.tp, option.pp, option.ep) != (tp, pp, ep))
+    rest = tuple(
+        dataclasses.replace(option, why_not=option.why_not or f"{given.name} is asked for")
+        for option in others
+        if (option.tp, option.pp, option.ep) != (tp, pp, ep)
+    )
     return Choice(None, (given, *rest)) if given.why_not else Choice(given, rest)
 
 
@@ -248,13 +259,15 @@ def _illegal(model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int) -> 
         return f"{model.heads} attention heads do not divide by {tp}"
     if not model.latent_dim and model.kv_heads % tp and tp % model.kv_heads:
         return f"{model.kv_heads} KV heads and {tp} ranks do not divide"
+    if model.inner_size % tp:
+        return f"an MLP of {model.inner_size} inner values does not divide by {tp}"
     if model.expert_size and (model.expert_size % tp or (model.expert_size // tp) % model.block):
         return f"experts of {model.expert_size} do not divide by {tp} into blocks of {model.block}"
     if not hardware.link.nvlink and not wanted.tp_over_pcie:
         sent = all_reduce(model.layers, tp, model.hidden_size, model.width, hardware.link)
         return (
             f"tensor parallelism over {hardware.link.name}: {sent.bytes_per_token} bytes per token and rank in "
-            f"{sent.calls} all-reduces per step; ask for it by name, or use stages"
+            f"{sent.calls} all-reduces per step; say tp_over_pcie, or use stages"
         )
     return ""
 
@@ -280,6 +293,8 @@ def _around(
     if tp > 1:
         collectives.append(all_reduce(math.ceil(model.layers / pp), tp, model.hidden_size, model.width, hardware.link))
     why_not = _illegal(model, hardware, wanted, tp)
+    if pp > model.layers:
+        why_not = why_not or f"{model.layers} layers are fewer than {pp} stages"
     if pp > 1:
         link = _between_stages(hardware, group, pp)
         if link is None:
@@ -310,7 +325,7 @@ def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int, 
     Each group that shares attention keeps the KV cache of its own requests.
     """
     shared = dataclasses.replace(model, weights_bytes=model.weights_bytes - model.expert_bytes)
-    weights = shared.weights_per_rank(tp, pp) + math.ceil(model.expert_bytes / (ranks * pp))
+    weights = shared.weights_per_rank(tp, pp) + math.ceil(model.expert_bytes / ranks * model.stage_share(pp))
     overhead = wanted.overhead(ranks, pp)
     budget = hardware.usable_bytes - weights - overhead
     groups = max(ranks // tp, 1)

@@ -109,6 +109,7 @@ def _model(shape: Shape, sized: Estimate, width: float) -> ModelFacts:
         head_dim=per_head,
         kv_width=1,
         hidden_size=shape.hidden_size,
+        inner_size=shape.intermediate_size if shape.sparse_layers < shape.layers else 0,
         width=max(1, round(width)),
         experts=shape.num_experts,
         experts_per_token=shape.experts_per_token,
@@ -176,7 +177,8 @@ def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> d
         refused = choice.sentence if choice is not None and spread.given.named else ""
         return {need.kind: dataclasses.replace(need, choice=choice, unsupported=refused)}
     made.sort(key=lambda pair: pair[1].devices * pair[1].stages)  # stable: the most plentiful first among equals
-    return {key_of(need.kind, each.product): planned for each, planned in made}
+    others = {each.product: choice.sentence for each, choice in plans if not choice.chosen}
+    return {key_of(need.kind, each.product): dataclasses.replace(planned, elsewhere=others) for each, planned in made}
 
 
 def _no_experts(spread: Spread) -> str:

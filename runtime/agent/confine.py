@@ -1,6 +1,6 @@
 """Walls around one process, put up from inside: ``python -I -S confine.py WALLS COMMAND...`` becomes COMMAND.
 
-WALLS is JSON: ``cgroup`` (folder to enter), ``uid``, ``gid``, ``groups``, ``limits`` (name to number),
+WALLS is JSON: ``cgroups`` (folders to enter), ``uid``, ``gid``, ``groups``, ``limits`` (name to number),
 ``no_new_privileges``. Standard library only: this runs before the engine's environment matters. What cannot be put up
 ends the process with code 125, so that an engine never runs with fewer walls than were promised.
 """
@@ -22,8 +22,8 @@ def confine(walls: dict[str, Any]) -> None:
     Raises:
         OSError: one could not be put up.
     """
-    if walls.get("cgroup"):
-        with open(os.path.join(walls["cgroup"], "cgroup.procs"), "w") as file:
+    for folder in walls.get("cgroups", []):
+        with open(os.path.join(folder, "cgroup.procs"), "w") as file:
             file.write("0")
     for name, value in walls.get("limits", {}).items():
         number = getattr(resource, f"RLIMIT_{name.upper()}")

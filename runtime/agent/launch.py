@@ -141,7 +141,9 @@ def environment(
     """Return the whole environment of the engine: a short list of what it may inherit, what it must have, ``more``."""
     visible = spec.device_uuid if spec.device_kind == DeviceKind.CUDA else ""
     env = {
-        name: value for name, value in inherited.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+        name: value
+        for name, value in inherited.items()
+        if (name in _INHERITED or name.startswith(_INHERITED_PREFIXES)) and not name.startswith("CUDA_MPS_")
     }
     env |= {
         "HOME": str(work),
@@ -151,6 +153,9 @@ def environment(
         "TRANSFORMERS_OFFLINE": "1",
         "OMP_WAIT_POLICY": "passive",  # spinning threads make steps many times slower beside a busy neighbour
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Whoever shares a GPU by MPS is told in ``more``; all others bypass a daemon that the machine runs for itself:
+        # CUDA does without one that it does not find, and through one a fault of any client would reach them.
+        "CUDA_MPS_PIPE_DIRECTORY": str(work / "no-mps"),
         "CUDA_VISIBLE_DEVICES": visible,
         "NVIDIA_VISIBLE_DEVICES": visible or "void",
         "PYTHONPATH": str(_SOURCE_ROOT),

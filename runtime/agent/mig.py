@@ -53,7 +53,7 @@ def carry_out(driver: MigDriver, layout: MigLayout) -> None:
     try:
         for item in surplus:
             driver.destroy(uuid, item.id)
-        if wanted_on != was_on:
+        if wanted_on != was_on or driver.pending(uuid) != wanted_on:  # a switch that waits for a reset is taken back
             driver.enable(uuid, wanted_on)
         for place in missing:
             driver.create(uuid, place.profile_id, place.start)
@@ -81,7 +81,8 @@ def _put_back(driver: MigDriver, uuid: str, was_on: bool, before: Sequence[GpuIn
 def satisfied(layout: MigLayout, device: DeviceReport) -> bool:
     """True when the device was last seen cut exactly as wanted, every instance usable."""
     facts = device.mig
-    if facts is None or facts.enabled != bool(layout.placements):
+    wanted_on = bool(layout.placements)
+    if facts is None or facts.enabled != wanted_on or facts.pending != wanted_on:
         return False
     seen = sorted((item.profile_id, item.start) for item in facts.instances if item.uuid)
     return len(seen) == len(facts.instances) and seen == sorted((p.profile_id, p.start) for p in layout.placements)
@@ -151,6 +152,11 @@ class MigKeeper:
             return
         if device.problem:
             self._say(layout, MigLayoutPhase.WAITING, "DeviceSick", device.problem)
+            return
+        unknown = [text for text in device.unreadable if text.startswith(("mig: ", "processes: "))]
+        if unknown:
+            said = f"how the GPU is cut and who uses it cannot be read ({', '.join(unknown)})"
+            self._say(layout, MigLayoutPhase.WAITING, "DeviceUnreadable", said)
             return
         if user or device.processes:
             who = f"replica {user}" if user else f"process {device.processes[0].pid}"

@@ -76,13 +76,12 @@ class Starter:
 
     def kill(self, slot: Slot) -> None:
         """End what is left in the replica's control group."""
-        isolation.kill_group(isolation.group_of(self._walls, slot.id))
+        isolation.kill_group(self._walls, slot.id)
 
     def ended(self, slot: Slot) -> None:
         """The engine is gone: what it left in its control group ends, in whatever session, and the group goes."""
-        group = isolation.group_of(self._walls, slot.id)
-        isolation.kill_group(group)
-        isolation.remove_group(group)
+        isolation.kill_group(self._walls, slot.id)
+        isolation.remove_group(self._walls, slot.id)
 
     def _spawn(self, slot: Slot, spec: EngineSpec, target: Target) -> Running:
         folder = slot.folder
@@ -93,7 +92,7 @@ class Starter:
         if slot.uid:
             self._give(slot)
         simulated = target.device.kind is DeviceKind.SIMULATED
-        isolation.kill_group(isolation.group_of(self._walls, slot.id))  # of an engine that no agent saw end
+        isolation.kill_group(self._walls, slot.id)  # of an engine that no agent saw end
         walls = isolation.walls_of(self._walls, slot.assignment, uid=slot.uid, device_kind=target.device.kind)
         more = self._mps.environment(target.grant) if target.grant.share is Share.MPS else {}
         fd = lifeline.inherited_fd()

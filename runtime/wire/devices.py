@@ -53,7 +53,8 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
     """One MIG device: a GPU instance with its compute instance. ``uuid`` ("MIG-…") lives as long as the instance.
 
     ``start`` and ``memory_slices`` say which memory slices of the GPU it occupies. ``uuid`` is "" for a GPU instance
-    without a usable compute instance: it occupies slices and nothing can run on it.
+    without a usable compute instance: it occupies slices and nothing can run on it. ``hbm_bandwidth_used`` is the
+    fraction of the instance's own memory bandwidth, ``None`` where the device does not tell.
     """
 
     uuid: str
@@ -66,6 +67,7 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
     compute_instance_id: int = 0
     memory_bytes: int = 0
     memory_used_bytes: int = 0
+    hbm_bandwidth_used: float | None = None
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ static __thread int count_lines = 0;
 static __thread struct timespec stamp;
 static Instance made[MAX_GI];
 static int count_made = 0;
-static int mode[64];
+static int mode[64], pending[64];
 static unsigned epoch = 1;
 static int initialised = 0;
 
@@ -66,12 +66,14 @@ static void load_mig(void) {
     FILE *f = fopen(path(".mig"), "r");
     count_made = 0;
     memset(mode, 0, sizeof mode);
+    memset(pending, 0, sizeof pending);
     if (!f) return;
     char text[256];
     while (fgets(text, sizeof text, f)) {
         int dev, on;
         Instance *i = &made[count_made];
         if (sscanf(text, "mode %d %d", &dev, &on) == 2) mode[dev] = on;
+        else if (sscanf(text, "pending %d %d", &dev, &on) == 2) pending[dev] = on;
         else if (sscanf(text, "gi %d %d %d %d %d %d %63s", &i->dev, &i->id, &i->profile, &i->start, &i->size, &i->ci,
                         i->uuid) == 7) count_made++;
     }
@@ -81,6 +83,7 @@ static void save_mig(void) {
     FILE *f = fopen(path(".mig"), "w");
     if (!f) return;
     for (int d = 0; d < 64; d++) if (mode[d]) fprintf(f, "mode %d %d\n", d, mode[d]);
+    for (int d = 0; d < 64; d++) if (pending[d]) fprintf(f, "pending %d %d\n", d, pending[d]);
     for (int n = 0; n < count_made; n++)
         fprintf(f, "gi %d %d %d %d %d %d %s\n", made[n].dev, made[n].id, made[n].profile, made[n].start, made[n].size,
                 made[n].ci, made[n].uuid);
@@ -154,6 +157,18 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle **out) {
     if (e) return e;
     *out = handle(dev, 0);
     return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Handle **out) {
+    MACHINE();
+    for (int d = 0; d < number(-1, "count", 0); d++) {
+        const char *v = text_of(d, "bus");
+        if (v && strcmp(v, bus) == 0) {
+            if (number(d, "lost", 0)) return 15;
+            *out = handle(d, 0);
+            return 0;
+        }
+    }
+    return 6;
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, Handle **out) {
     MACHINE();
@@ -315,6 +330,12 @@ int nvmlGpmQueryDeviceSupport(Handle *h, c_nvmlGpmSupport_t *out) { DEVICE(h); o
 int nvmlGpmSampleAlloc(int **out) { MACHINE(); *out = calloc(1, sizeof(int)); return 0; }
 int nvmlGpmSampleFree(int *sample) { free(sample); return 0; }
 int nvmlGpmSampleGet(Handle *h, int *sample) { DEVICE(h); *sample = (int)number(DEV, "bandwidth", 0); return 0; }
+int nvmlGpmMigSampleGet(Handle *h, unsigned gi, int *sample) {
+    DEVICE(h);
+    if (!instance(DEV, gi)) return 2;
+    *sample = (int)number(DEV, "bandwidth", 0);
+    return 0;
+}
 int nvmlGpmMetricsGet(c_nvmlGpmMetricsGet_t *get) {
     MACHINE();
     for (unsigned n = 0; n < get->numMetrics; n++) {
@@ -329,13 +350,15 @@ int nvmlDeviceGetMigMode(Handle *h, unsigned *now, unsigned *next) {
     DEVICE(h);
     if (!text_of(DEV, "mig")) return 3;
     *now = mode[DEV];
-    *next = number(DEV, "mig_pending", mode[DEV]);
+    *next = pending[DEV];
     return 0;
 }
 int nvmlDeviceSetMigMode(Handle *h, unsigned on, unsigned *status) {
     DEVICE(h);
     if (!text_of(DEV, "mig")) return 3;
     *status = (unsigned)number(DEV, "mig_activation", 0); /* the call succeeds, the activation need not */
+    pending[DEV] = (int)on;
+    save_mig();
     if (*status) return 0;
     for (int n = 0; n < count_made; n++) if (made[n].dev == DEV) return 19;
     mode[DEV] = (int)on;

@@ -39,6 +39,7 @@ MIG_INSTANCE: Final = devices.MigInstance(
     compute_instance_id=1,
     memory_bytes=74_625_056_768,
     memory_used_bytes=1_000_000,
+    hbm_bandwidth_used=0.25,
 )
 
 

@@ -130,7 +130,8 @@ def _architecture(config: Mapping[str, Any]) -> architectures.Architecture:
 
 def _refuse_variants(found: architectures.Architecture, config: Mapping[str, Any]) -> None:
     activation = config.get(found.activation)
-    if activation is not None and activation not in architectures.ACTIVATIONS:
+    known = isinstance(activation, str) and activation in architectures.ACTIVATIONS
+    if activation is not None and not known:
         raise Rejected(
             Reason.UNSUPPORTED_ACTIVATION,
             f"The activation {str(activation)[:40]!r} is not served, only "

@@ -10,15 +10,16 @@ from typing import Final
 import msgspec
 
 from runtime.agent import files
-from runtime.agent.devices.port import Observed
+from runtime.agent.devices.port import UNLISTED, UNOPENED, Observed
 from runtime.base import logs
 from runtime.base.clock import Clock
-from runtime.wire.devices import DeviceReport, HealthCode, HealthFact
+from runtime.wire.devices import OFF_THE_BUS, DeviceReport, HealthCode, HealthFact
 
 log = logs.get(__name__)
 MAX_FACTS: Final = 256
 MESSAGE_CHARS: Final = 300
 _THERMAL: Final = frozenset({"sw_thermal", "hw_thermal", "hw_slowdown"})
+_AWAY: Final = (OFF_THE_BUS, UNLISTED, UNOPENED)
 _POWER: Final = frozenset({"power_brake"})  # a power cap is how a busy GPU works, not a fault
 
 
@@ -120,10 +121,12 @@ def _device(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterat
 
 def _presence(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterator[Observed]:
     was = before.problem if before else ""
-    if now.problem and not was:
+    if now.problem and (not was or (now.problem == OFF_THE_BUS and was != OFF_THE_BUS)):
         yield Observed(code=HealthCode.LOST, device_uuid=uuid, message=now.problem)
-    elif was and not now.problem:
+    elif was.startswith(_AWAY) and not now.problem:
         yield Observed(code=HealthCode.RETURNED, device_uuid=uuid, message="the GPU answers again", active=False)
+    elif was and not now.problem:  # it was there all the time: no proof that anybody has reset it
+        yield Observed(code=HealthCode.LOST, device_uuid=uuid, message="the GPU can be read again", active=False)
 
 
 def _ecc(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterator[Observed]:
@@ -169,3 +172,5 @@ def _links(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterato
         yield Observed(code=HealthCode.NVLINK, device_uuid=uuid, message="all NVLinks are up", active=False)
     if before.nvlink.fabric_healthy and not now.nvlink.fabric_healthy:
         yield Observed(code=HealthCode.NVLINK, device_uuid=uuid, message="the NVLink fabric is unhealthy")
+    elif now.nvlink.fabric_healthy and not before.nvlink.fabric_healthy and active >= was:
+        yield Observed(code=HealthCode.NVLINK, device_uuid=uuid, message="the NVLink fabric is healthy", active=False)

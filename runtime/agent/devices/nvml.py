@@ -14,17 +14,32 @@ from typing import Any, Final
 import msgspec
 import pynvml
 
-from runtime.agent.devices import kernel_log, nvml_facts, sysfs
+from runtime.agent.devices import kernel_log, nvml_facts, nvml_links, sysfs
 from runtime.agent.devices.nvml_calls import Reader
 from runtime.agent.devices.nvml_links import Links
 from runtime.agent.devices.nvml_mig import MigReader
 from runtime.agent.devices.nvml_rates import Rates
-from runtime.agent.devices.port import Observed
+from runtime.agent.devices.port import UNLISTED, UNOPENED, Observed
 from runtime.base import logs
-from runtime.wire.devices import OFF_THE_BUS, DeviceKind, DeviceReport, HealthCode
+from runtime.wire.devices import OFF_THE_BUS, DeviceKind, DeviceReport, HealthCode, MigInstance
 
 log = logs.get(__name__)
 REOPEN_SECONDS: Final = 10.0
+#: Facts that something is decided by, by the label of the calls that read them: while those fail, what the driver told
+#: last still stands. A condition that cannot be seen is not over, and a GPU that does not tell its name has kept it.
+_STANDING: Final = {
+    "product": ("product",),
+    "serial": ("serial",),
+    "architecture": ("architecture",),
+    "compute_capability": ("compute_capability",),
+    "pci": ("pci_bus_id", "numa_node"),
+    "nvlink": ("nvlink",),
+    "fabric": ("nvlink",),
+    "ecc": ("ecc",),
+    "remap": ("remap",),
+    "throttle": ("throttle",),
+    "recovery_action": ("recovery_action",),
+}
 MAX_DEVICES: Final = 64
 _DRIVER: Final = "the NVIDIA driver does not answer"
 
@@ -98,20 +113,21 @@ class NvmlSource:
         self._warned = {key for key in self._warned if not key.startswith(_DRIVER)}
         driver = Reader(self._nvml, None).get("driver_version", "nvmlSystemGetDriverVersion") or ""
         handles: dict[str, Any] = {}
-        lost = "the driver no longer lists this GPU"
+        lost = UNLISTED
         for index in range(count):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 handles[self._nvml.nvmlDeviceGetUUID(handle)] = handle
-            except self._nvml.NVMLError as exc:
-                lost = f"the driver cannot open this GPU: {exc}"
+            except (self._nvml.NVMLError, UnicodeDecodeError) as exc:
+                lost = f"{UNOPENED}: {exc}"
                 self._unopened(index, exc)
         seen = {uuid: self._describe(handle, uuid, driver) for uuid, handle in handles.items()}
         paths = self._links.paths(handles, {uuid: report.pci_bus_id for uuid, report in seen.items()})
         seen = {uuid: msgspec.structs.replace(item, paths=paths.get(uuid, [])) for uuid, item in seen.items()}
-        self._rates.forget_others(seen)
+        parts = {each.uuid for report in seen.values() if report.mig for each in report.mig.instances}
+        self._rates.forget_others(seen.keys() | parts)
         self._known.update(seen)
-        return list(seen.values()) + self._missing(set(seen), lost)
+        return list(seen.values()) + [self._off_the_bus(report) for report in self._missing(set(seen), lost)]
 
     # Opening
 
@@ -162,10 +178,21 @@ class NvmlSource:
             msgspec.structs.replace(report, problem=problem) for uuid, report in self._known.items() if uuid not in seen
         ]
 
+    def _off_the_bus(self, report: DeviceReport) -> DeviceReport:
+        """A missing device; asked for by its place, the driver says of one that fell off the bus that it did."""
+        try:
+            self._nvml.nvmlDeviceGetHandleByPciBusId(report.pci_bus_id)
+        except self._nvml.NVMLError_GpuIsLost:
+            return msgspec.structs.replace(report, problem=OFF_THE_BUS)
+        except self._nvml.NVMLError as exc:
+            log.debug("gpu_missing", uuid=report.uuid, error=str(exc))
+        return report
+
     # One device
 
     def _describe(self, handle: Any, uuid: str, driver: str) -> DeviceReport:
         reader = Reader(self._nvml, handle)
+        known = self._known.get(uuid)
         problem = ""
         total, used = 0, 0
         try:
@@ -173,9 +200,13 @@ class NvmlSource:
         except self._nvml.NVMLError as exc:
             lost = isinstance(exc, self._nvml.NVMLError_GpuIsLost)
             problem = OFF_THE_BUS if lost else f"memory cannot be read: {exc}"
-            known = self._known.get(uuid)
             total = known.memory_bytes if known else 0
-        mig = self._mig.read(handle, uuid, driver)
+            reader.reset_required = isinstance(exc, self._nvml.NVMLError_ResetRequired)
+        mig = self._mig.read(reader, uuid, driver)
+        if known is not None and reader.failed("mig"):
+            mig = known.mig
+        if mig is not None:
+            mig = msgspec.structs.replace(mig, instances=[self._busy(reader, uuid, each) for each in mig.instances])
         bus = nvml_facts.pci_bus_id(reader)
         numbers = nvml_facts.numbers(reader)
         moved = self._rates.pcie(reader, uuid)
@@ -197,8 +228,26 @@ class NvmlSource:
             clocks=nvml_facts.clocks(reader),
             pcie=nvml_facts.pcie(reader, moved),
             throttle=nvml_facts.throttle(reader),
-            processes=nvml_facts.processes(self._nvml, reader, self._mig.handles(handle) if mig else []),
+            processes=nvml_facts.processes(reader, self._mig.handles(reader) if mig else []),
             **nvml_facts.identity(reader),
             **numbers,
         )
-        return msgspec.structs.replace(report, unreadable=reader.unreadable[: nvml_facts.MAX_UNREADABLE])
+        if not problem and (waits := nvml_links.not_started(report.nvlink)):
+            report = msgspec.structs.replace(report, problem=waits)
+        stands = self._standing(reader, report, known)
+        if reader.reset_required and not report.recovery_action:
+            stands["recovery_action"] = "reset"
+        return msgspec.structs.replace(report, unreadable=reader.unreadable[: nvml_facts.MAX_UNREADABLE], **stands)
+
+    def _busy(self, reader: Reader, uuid: str, instance: MigInstance) -> MigInstance:
+        used = self._rates.hbm_bandwidth(reader, uuid, instance) if instance.uuid else None
+        return msgspec.structs.replace(instance, hbm_bandwidth_used=used)
+
+    def _standing(self, reader: Reader, report: DeviceReport, known: DeviceReport | None) -> dict[str, Any]:
+        """What was told last in place of what cannot be read now."""
+        if known is None:
+            return {}
+        names = {name for label, each in _STANDING.items() if reader.failed(label) for name in each}
+        if report.remap is None:  # a GPU that is cut tells nothing of its rows
+            names.add("remap")
+        return {name: getattr(known, name) for name in names}

@@ -18,13 +18,22 @@ _VALUE_FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "
 
 
 class Reader:
-    """Reads one device during one scan; ``unreadable`` collects what it should have answered ("power: GpuIsLost")."""
+    """Reads one device during one scan; ``unreadable`` collects what it should have answered ("power: GpuIsLost").
 
-    def __init__(self, binding: Any, handle: Any) -> None:
+    ``reset_required`` once a call was refused until the device is reset.
+    """
+
+    def __init__(self, binding: Any, handle: Any, *, unreadable: list[str] | None = None) -> None:
         self.nvml = binding
         self.handle = handle
-        self.unreadable: list[str] = []
+        self.unreadable: list[str] = [] if unreadable is None else unreadable
+        self.reset_required = False
         self._absent = tuple(getattr(binding, name) for name in _ABSENT)
+        self._absent_codes = frozenset(error().value for error in self._absent)
+
+    def of(self, handle: Any) -> "Reader":
+        """A reader of a part of the device (a MIG instance), whose failures are the device's."""
+        return Reader(self.nvml, handle, unreadable=self.unreadable)
 
     def get(self, label: str, function: str, *args: Any) -> Any:
         """Result of ``function(handle, *args)``, or ``None``."""
@@ -36,9 +45,11 @@ class Reader:
         except self._absent:
             return None
         except self.nvml.NVMLError as exc:
-            self._failed(label, type(exc).__name__.removeprefix("NVMLError_"))
+            self.note(label, exc)
         except self.nvml.NVMLLibraryMismatchError:
             pass  # a library older than the binding: the call is not there
+        except UnicodeDecodeError:  # the binding decodes what a sick board says of itself
+            self._failed(label, "NoText")
         return None
 
     def fields(self, label: str, ids: Sequence[Any]) -> Mapping[int, float]:
@@ -46,9 +57,21 @@ class Reader:
         values = self.get(label, "nvmlDeviceGetFieldValues", list(ids))
         found: dict[int, float] = {}
         for value in values or ():
-            if value.nvmlReturn == self.nvml.NVML_SUCCESS and value.valueType < len(_VALUE_FIELDS):
+            code = value.nvmlReturn
+            if code == self.nvml.NVML_SUCCESS and value.valueType < len(_VALUE_FIELDS):
                 found[value.fieldId] = getattr(value.value, _VALUE_FIELDS[value.valueType])
+            elif code != self.nvml.NVML_SUCCESS and code not in self._absent_codes:
+                self.note(label, self.nvml.NVMLError(code))
         return found
+
+    def failed(self, label: str) -> bool:
+        """True when something called ``label`` was there and could not be read."""
+        return any(text.startswith(f"{label}: ") for text in self.unreadable)
+
+    def note(self, label: str, exc: Any) -> None:
+        """A call that should have been answered was not."""
+        self.reset_required = self.reset_required or isinstance(exc, self.nvml.NVMLError_ResetRequired)
+        self._failed(label, type(exc).__name__.removeprefix("NVMLError_"))
 
     def _failed(self, label: str, error: str) -> None:
         text = f"{label}: {error}"

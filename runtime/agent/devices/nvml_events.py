@@ -5,6 +5,7 @@ anew when it changes. A driver that fails in the wait is told once, and the thre
 """
 
 import threading
+import time
 from collections import deque
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from runtime.wire.devices import HealthCode
 log = logs.get(__name__)
 WAIT_MS: Final = 1000
 PAUSE_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 60.0
 MAX_WAITING: Final = 256
 _NO_INSTANCE: Final = 0xFFFFFFFF
 _WORTH: Final = (
@@ -30,14 +32,23 @@ class NvmlEvents:
 
     name = "nvml-events"
 
-    def __init__(self, binding: Any, *, wait_ms: int = WAIT_MS, pause_seconds: float = PAUSE_SECONDS) -> None:
+    def __init__(
+        self,
+        binding: Any,
+        *,
+        wait_ms: int = WAIT_MS,
+        pause_seconds: float = PAUSE_SECONDS,
+        again_seconds: float = AGAIN_SECONDS,
+    ) -> None:
         self._nvml = binding
         self._wait_ms = wait_ms
         self._pause = pause_seconds
+        self._again = again_seconds
         self._heard: deque[Observed] = deque(maxlen=MAX_WAITING)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._said = ""
+        self._refused = False
         self.registered: frozenset[str] = frozenset()
 
     def start(self) -> None:
@@ -72,12 +83,13 @@ class NvmlEvents:
             known = self._register(events)
             count = self._nvml.nvmlDeviceGetCount()
             self.registered = frozenset(known.values())
+            until = time.monotonic() + self._again if self._refused else float("inf")
             while not self._stop.is_set() and self._nvml.nvmlDeviceGetCount() == count:
                 try:
                     data = self._nvml.nvmlEventSetWait(events, self._wait_ms)
                 except self._nvml.NVMLError_Timeout:
-                    if not known:
-                        return  # nothing could be registered: look again
+                    if not known or time.monotonic() >= until:
+                        return  # nothing could be registered, or a sick GPU may be well: look again
                     continue
                 self._said = ""
                 self._note(data)
@@ -89,6 +101,7 @@ class NvmlEvents:
 
     def _register(self, events: Any) -> dict[int, str]:
         """Ask for the events of every device that can be opened; one that cannot does not keep the others out."""
+        self._refused = False
         wanted = 0
         for name in _WORTH:
             wanted |= getattr(self._nvml, name, 0)
@@ -101,6 +114,7 @@ class NvmlEvents:
                 self._nvml.nvmlDeviceRegisterEvents(handle, wanted & offered, events)
             except self._nvml.NVMLError as exc:
                 log.info("gpu_events_unavailable", index=index, error=str(exc))
+                self._refused = self._refused or not isinstance(exc, self._nvml.NVMLError_NotSupported)
                 continue
             known[index] = uuid
         return known

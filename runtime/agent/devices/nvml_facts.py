@@ -68,15 +68,15 @@ def numbers(reader: Reader) -> dict[str, Any]:
     rates = reader.get("utilization", "nvmlDeviceGetUtilizationRates")
     power = reader.get("power", "nvmlDeviceGetPowerUsage")
     limit = reader.get("power_limit", "nvmlDeviceGetEnforcedPowerLimit")
-    fields = reader.fields("fields", [_MEMORY_TEMP, _RECOVERY])
-    memory_temperature = fields.get(_MEMORY_TEMP)
+    memory_temperature = reader.fields("memory_temperature", [_MEMORY_TEMP]).get(_MEMORY_TEMP)
+    recovery = reader.fields("recovery_action", [_RECOVERY]).get(_RECOVERY, 0)
     return {
         "utilization": rates.gpu / 100 if rates else None,
         "temperature_c": _temperature(reader),
         "memory_temperature_c": float(memory_temperature) if memory_temperature else None,  # 0: no such sensor
         "power_w": None if power is None else power / 1000,
         "power_limit_w": None if limit is None else limit / 1000,
-        "recovery_action": RECOVERY_ACTIONS.get(int(fields.get(_RECOVERY, 0)), ""),
+        "recovery_action": RECOVERY_ACTIONS.get(int(recovery), ""),
     }
 
 
@@ -134,7 +134,7 @@ def ecc(reader: Reader) -> EccFacts | None:
     def count(kind: int, counter: int) -> int:
         return reader.get("ecc", "nvmlDeviceGetTotalEccErrors", kind, counter) or 0
 
-    return EccFacts(
+    facts = EccFacts(
         enabled=bool(mode[0]),
         pending=bool(mode[1]),
         corrected_volatile=count(corrected, volatile),
@@ -142,6 +142,7 @@ def ecc(reader: Reader) -> EccFacts | None:
         corrected_aggregate=count(corrected, aggregate),
         uncorrected_aggregate=count(uncorrected, aggregate),
     )
+    return None if reader.failed("ecc") else facts  # a count that is not known is not 0: the next one would be news
 
 
 def remap(reader: Reader) -> RemapFacts | None:
@@ -152,10 +153,10 @@ def remap(reader: Reader) -> RemapFacts | None:
     return RemapFacts(corrected=rows[0], uncorrected=rows[1], pending=bool(rows[2]), failed=bool(rows[3]))
 
 
-def processes(nvml: Any, reader: Reader, instances: Sequence[Any]) -> list[GpuProcess]:
+def processes(reader: Reader, instances: Sequence[Any]) -> list[GpuProcess]:
     """Who holds memory: plain clients, MPS clients, and the clients of each MIG instance; each pid once."""
     found: dict[tuple[int, int | None], GpuProcess] = {}
-    readers = [reader, *(Reader(nvml, handle) for handle in instances)]
+    readers = [reader, *(reader.of(handle) for handle in instances)]
     for one in readers:
         for call in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
             for item in one.get("processes", call) or ():

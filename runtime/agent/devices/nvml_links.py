@@ -21,7 +21,9 @@ class Links:
 
     def __init__(self, binding: Any) -> None:
         self._nvml = binding
-        self._ancestors: dict[frozenset[str], dict[tuple[str, str], str]] = {}
+        self._ancestors: dict[tuple[str, str], str] = {}
+        self._complete: frozenset[str] = frozenset()
+        self._direct: dict[str, tuple[int, dict[str, int]]] = {}
 
     def facts(self, reader: Reader) -> NvLinkFacts | None:
         """NVLink of one device; ``None`` when it has none."""
@@ -46,7 +48,7 @@ class Links:
     def paths(self, handles: Mapping[str, Any], bus_ids: Mapping[str, str]) -> dict[str, list[DevicePath]]:
         """From every device to every other one of the node."""
         ancestors = self._pcie(handles)
-        direct = {uuid: self._direct(handle) for uuid, handle in handles.items()}
+        self._direct = direct = {uuid: self._ends(handle, self._direct.get(uuid)) for uuid, handle in handles.items()}
         uuid_at = {_bus(bus): uuid for uuid, bus in bus_ids.items()}
         found: dict[str, list[DevicePath]] = {}
         for one in handles:
@@ -65,17 +67,17 @@ class Links:
 
     def _states(self, reader: Reader) -> list[bool]:
         """Active or not, per link. The end of the list is the first link that the device does not have."""
-        count = int(reader.fields("nvlink", [_LINK_COUNT]).get(_LINK_COUNT, MAX_LINKS))
+        count = reader.fields("nvlink", [_LINK_COUNT]).get(_LINK_COUNT)
         states: list[bool] = []
-        for link in range(min(count, MAX_LINKS)):
+        for link in range(min(MAX_LINKS if count is None else int(count), MAX_LINKS)):
             state = reader.get("nvlink", "nvmlDeviceGetNvLinkState", link)
-            if state is None:
+            if state is None and not (count and reader.failed("nvlink")):
                 break
-            states.append(bool(state))
+            states.append(bool(state))  # one that is there and cannot be read is not counted on
         return states
 
-    def _direct(self, handle: Any) -> tuple[int, dict[str, int]]:
-        """Active links into switches, and per bus id of a GPU at the other end."""
+    def _ends(self, handle: Any, last: tuple[int, dict[str, int]] | None) -> tuple[int, dict[str, int]]:
+        """Active links into switches, and per bus id of a GPU at the other end; the ``last`` while it does not tell."""
         reader = Reader(self._nvml, handle)
         to_switch, to_bus = 0, dict[str, int]()
         for link in _active(self._states(reader)):
@@ -86,20 +88,23 @@ class Links:
                 remote = reader.get("nvlink", "nvmlDeviceGetNvLinkRemotePciInfo", link)
                 if remote:
                     to_bus[_bus(remote.busId)] = to_bus.get(_bus(remote.busId), 0) + 1
-        return to_switch, to_bus
+        return last if last is not None and reader.unreadable else (to_switch, to_bus)
 
     def _pcie(self, handles: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-        key = frozenset(handles)
-        if key not in self._ancestors:
-            read: dict[tuple[str, str], str] = {}
-            for one, handle in handles.items():
-                reader = Reader(self._nvml, handle)
-                for other, peer in handles.items():
-                    if other != one:
-                        level = reader.get("topology", "nvmlDeviceGetTopologyCommonAncestor", peer)
-                        read[one, other] = _ANCESTORS.get(level, "") if level is not None else ""
-            self._ancestors = {key: read}  # one entry: the set of devices hardly ever changes
-        return self._ancestors[key]
+        """Read once for a set of devices, which hardly ever changes; again until every pair has told."""
+        if self._complete == frozenset(handles):
+            return self._ancestors
+        read: dict[tuple[str, str], str] = {}
+        unreadable: list[str] = []
+        for one, handle in handles.items():
+            reader = Reader(self._nvml, handle, unreadable=unreadable)
+            for other, peer in handles.items():
+                if other != one:
+                    level = reader.get("topology", "nvmlDeviceGetTopologyCommonAncestor", peer)
+                    read[one, other] = _ANCESTORS.get(level, "") or self._ancestors.get((one, other), "")
+        self._ancestors = read
+        self._complete = frozenset() if unreadable else frozenset(handles)
+        return read
 
     def _fabric(self, reader: Reader) -> Any:
         kind = getattr(self._nvml, "c_nvmlGpuFabricInfo_v3_t", None)
@@ -109,6 +114,14 @@ class Links:
         info.version = self._nvml.nvmlGpuFabricInfo_v3
         answered = reader.get("fabric", "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
         return None if answered is None else info
+
+
+def not_started(facts: NvLinkFacts | None) -> str:
+    """Why nothing can run on a device whose links end in switches; "" when something can."""
+    if facts is None or not facts.switched or facts.fabric_state not in ("not_started", "in_progress"):
+        return ""
+    state = facts.fabric_state.replace("_", " ")
+    return f"the NVLink fabric is {state}: CUDA does not begin before it is completed (is the fabric manager running?)"
 
 
 def _active(states: list[bool]) -> list[int]:

@@ -25,36 +25,36 @@ class MigReader:
         self._nvml = binding
         self._profiles: dict[tuple[str, str], list[MigProfile]] = {}
 
-    def read(self, handle: Any, uuid: str, driver: str) -> MigFacts | None:
+    def read(self, reader: Reader, uuid: str, driver: str) -> MigFacts | None:
         """Facts of one GPU; ``None`` when it cannot do MIG."""
-        reader = Reader(self._nvml, handle)
         mode = reader.get("mig", "nvmlDeviceGetMigMode")
         if mode is None:
             return None
-        if (uuid, driver) not in self._profiles:
-            self._profiles[uuid, driver] = list(profiles(self._nvml, handle))
-        known = self._profiles[uuid, driver]
+        known = self._profiles.get((uuid, driver))
+        if known is None:
+            known = list(profiles(reader))
+            if not reader.failed("mig"):
+                self._profiles[uuid, driver] = known
         enabled = bool(mode[0])
         return MigFacts(
             enabled=enabled,
             pending=bool(mode[1]),
-            instances=self._instances(handle, known) if enabled else [],
+            instances=self._instances(reader, known) if enabled else [],
             profiles=known,
         )
 
-    def handles(self, handle: Any) -> list[Any]:
+    def handles(self, reader: Reader) -> list[Any]:
         """MIG device handles of a GPU, holes skipped."""
-        reader = Reader(self._nvml, handle)
         count = reader.get("mig", "nvmlDeviceGetMaxMigDeviceCount") or 0
         found = (reader.get("mig", "nvmlDeviceGetMigDeviceHandleByIndex", index) for index in range(count))
         return [item for item in found if item is not None]
 
-    def _instances(self, handle: Any, known: list[MigProfile]) -> list[MigInstance]:
+    def _instances(self, reader: Reader, known: list[MigProfile]) -> list[MigInstance]:
         by_id = {profile.id: profile for profile in known}
-        placed = {item.id: item for item in gpu_instances(self._nvml, handle, known)}
+        placed = {item.id: item for item in gpu_instances(reader, known)}
         found: list[MigInstance] = []
-        for device in self.handles(handle):
-            one = self._instance(Reader(self._nvml, device), placed, by_id)
+        for device in self.handles(reader):
+            one = self._instance(reader.of(device), placed, by_id)
             if one is not None:
                 found.append(one)
         bare = set(placed) - {item.gpu_instance_id for item in found}
@@ -102,14 +102,13 @@ def _bare(item: GpuInstance, by_id: dict[int, MigProfile]) -> MigInstance:
     )
 
 
-def profiles(nvml: Any, handle: Any) -> Iterator[MigProfile]:
-    """Every profile that the device has, with its legal placements."""
-    reader = Reader(nvml, handle)
-    for enum in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+def profiles(reader: Reader) -> Iterator[MigProfile]:
+    """Every profile that the device has, with its legal placements where the user may ask for them."""
+    for enum in range(reader.nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = reader.get("mig", "nvmlDeviceGetGpuInstanceProfileInfo", enum)
         if info is None:
             continue
-        placements = _placements(nvml, handle, info.id)
+        placements = _placements(reader, info.id)
         yield MigProfile(
             id=info.id,
             name=str(info.name).removeprefix("MIG ").strip(),
@@ -123,32 +122,40 @@ def profiles(nvml: Any, handle: Any) -> Iterator[MigProfile]:
         )
 
 
-def _placements(nvml: Any, handle: Any, profile_id: int) -> list[tuple[int, int]]:
+def _placements(reader: Reader, profile_id: int) -> list[tuple[int, int]]:
     """(first slice, slices) of every legal placement; empty where only privileged users may ask."""
-    count = c_uint(0)
+    nvml, handle, count = reader.nvml, reader.handle, c_uint(0)
     try:
         nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, byref(count))
         places = (nvml.c_nvmlGpuInstancePlacement_t * max(1, count.value))()
         nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, places, byref(count))
-    except nvml.NVMLError:
+    except nvml.NVMLError as exc:
+        _note(reader, exc)
         return []
     return sorted((place.start, place.size) for place in places[: count.value])
 
 
-def gpu_instances(nvml: Any, handle: Any, known: list[MigProfile]) -> list[GpuInstance]:
+def gpu_instances(reader: Reader, known: list[MigProfile]) -> list[GpuInstance]:
     """Every GPU instance of a device, whatever has been made of it; empty where only privileged users may ask."""
+    nvml = reader.nvml
     found: list[GpuInstance] = []
     for profile in known:
         count = c_uint(max(1, profile.max_instances))
         array = (nvml.c_nvmlGpuInstance_t * count.value)()
         try:
-            nvml.nvmlDeviceGetGpuInstances(handle, profile.id, array, byref(count))
+            nvml.nvmlDeviceGetGpuInstances(reader.handle, profile.id, array, byref(count))
             for item in array[: count.value]:
                 info = nvml.nvmlGpuInstanceGetInfo(item)
                 found.append(GpuInstance(id=info.id, profile_id=info.profileId, start=info.placement.start))
-        except nvml.NVMLError:
-            continue
+        except nvml.NVMLError as exc:
+            _note(reader, exc)
     return found
+
+
+def _note(reader: Reader, exc: Exception) -> None:
+    """That a user without privileges may not ask is no fault, and will not change."""
+    if not isinstance(exc, (reader.nvml.NVMLError_NoPermission, reader.nvml.NVMLError_NotSupported)):
+        reader.note("mig", exc)
 
 
 class NvmlMig:
@@ -158,8 +165,16 @@ class NvmlMig:
         self._nvml = binding
 
     def enabled(self, uuid: str) -> bool:
+        return self._mode(uuid)[0]
+
+    def pending(self, uuid: str) -> bool:
+        return self._mode(uuid)[1]
+
+    def _mode(self, uuid: str) -> tuple[bool, bool]:
+        """(now, after the next reset)."""
         try:
-            return bool(self._nvml.nvmlDeviceGetMigMode(self._handle(uuid))[0])
+            now, then = self._nvml.nvmlDeviceGetMigMode(self._handle(uuid))
+            return bool(now), bool(then)
         except self._nvml.NVMLError_NotSupported:
             raise MigError("MigUnsupported", "this GPU cannot be cut: it has no MIG") from None
         except self._nvml.NVMLError as exc:
@@ -181,8 +196,11 @@ class NvmlMig:
         )
 
     def instances(self, uuid: str) -> list[GpuInstance]:
-        handle = self._handle(uuid)
-        return gpu_instances(self._nvml, handle, list(profiles(self._nvml, handle)))
+        reader = Reader(self._nvml, self._handle(uuid))
+        found = gpu_instances(reader, list(profiles(reader)))
+        if reader.unreadable:  # what cannot be seen would be taken for what is not there, and cut away
+            raise MigError("DriverError", f"the instances cannot be read ({', '.join(reader.unreadable)})")
+        return found
 
     def create(self, uuid: str, profile_id: int, start: int) -> GpuInstance:
         handle = self._handle(uuid)
@@ -218,7 +236,7 @@ class NvmlMig:
 
     def _place(self, handle: Any, profile_id: int, start: int) -> Any:
         """Make the instance exactly there; the driver wants the size too."""
-        for begin, size in _placements(self._nvml, handle, profile_id):
+        for begin, size in _placements(Reader(self._nvml, handle), profile_id):
             if begin == start:
                 place = self._nvml.c_nvmlGpuInstancePlacement_t(start, size)
                 return self._nvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile_id, byref(place))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from runtime.agent.devices.nvml_calls import Reader
+from runtime.wire.devices import MigInstance
 
 SAMPLE_GAP: Final = 0.1  # seconds that two GPM samples must lie apart
 _TX_BYTES, _RX_BYTES = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES
@@ -49,26 +50,29 @@ class Rates:
         seconds = now - before[0]
         return Moved((tx - before[1]) / seconds, (rx - before[2]) / seconds)
 
-    def hbm_bandwidth(self, reader: Reader, uuid: str) -> float | None:
-        """Fraction of the memory bandwidth used since the last scan, by GPM (Hopper and later)."""
+    def hbm_bandwidth(self, reader: Reader, uuid: str, instance: MigInstance | None = None) -> float | None:
+        """Fraction of the memory bandwidth used since the last scan, by GPM (Hopper and later); of one ``instance`` of
+        a GPU that is cut, which tells none as a whole."""
         if uuid in self._without_gpm:
             return None
         support = reader.get("gpm", "nvmlGpmQueryDeviceSupport")
         if not support or not support.isSupportedDevice:
-            self._without_gpm.add(uuid)
+            if not reader.failed("gpm"):
+                self._without_gpm.add(uuid)
             return None
-        sample = self._sample(reader)
-        before = self._samples.get(uuid)
+        sample = self._sample(reader, instance)
+        key = uuid if instance is None else instance.uuid
+        before = self._samples.get(key)
         now = self._monotonic()
         if sample is None:
             return None
         if before is None:
-            self._samples[uuid] = (now, sample)
+            self._samples[key] = (now, sample)
             return None
         if now - before[0] < SAMPLE_GAP:
             self._free(sample)
             return None
-        self._samples[uuid] = (now, sample)
+        self._samples[key] = (now, sample)
         value = self._metric(before[1], sample)
         self._free(before[1])
         return value
@@ -80,12 +84,16 @@ class Rates:
         for uuid in [uuid for uuid in self._counters if uuid not in seen]:
             del self._counters[uuid]
 
-    def _sample(self, reader: Reader) -> Any:
+    def _sample(self, reader: Reader, instance: MigInstance | None) -> Any:
         try:
             sample = self._nvml.nvmlGpmSampleAlloc()
         except self._nvml.NVMLError:
             return None
-        if reader.get("gpm", "nvmlGpmSampleGet", sample) is None:
+        if instance is None:
+            got = reader.get("gpm", "nvmlGpmSampleGet", sample)
+        else:
+            got = reader.get("gpm", "nvmlGpmMigSampleGet", instance.gpu_instance_id, sample)
+        if got is None:
             self._free(sample)
             return None
         return sample

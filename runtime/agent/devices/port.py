@@ -1,10 +1,14 @@
 """The ports: where devices, what happens to them, and changes of how they are cut come from. All keyed by UUID."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from runtime.agent.errors import AgentError
 from runtime.wire.devices import DeviceReport, HealthCode
+
+#: Problems of a GPU that was away: the driver lists it no more, or lists it and cannot open it (followed by why).
+UNLISTED: Final = "the driver no longer lists this GPU"
+UNOPENED: Final = "the driver cannot open this GPU"
 
 
 class DeviceSource(Protocol):
@@ -59,6 +63,9 @@ class MigDriver(Protocol):
 
     def enabled(self, uuid: str) -> bool:
         """True while MIG is on."""
+
+    def pending(self, uuid: str) -> bool:
+        """True when MIG is on after the next reset."""
 
     def enable(self, uuid: str, on: bool) -> None:
         """Switch MIG; an error when it takes a reset or reboot to come into effect."""

@@ -141,6 +141,9 @@ class SimulatedSource:
             self._gpu(uuid)
             return self._cut(uuid).enabled
 
+    def pending(self, uuid: str) -> bool:
+        return self.enabled(uuid)
+
     def enable(self, uuid: str, on: bool) -> None:
         with self._lock:
             gpu, cut = self._gpu(uuid), self._cut(uuid)

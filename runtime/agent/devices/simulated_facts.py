@@ -68,7 +68,7 @@ def report(machine: Machine, gpu: Gpu, cut: Cut, *, stand_in: bool) -> DeviceRep
         nvlink=_nvlink(machine, gpu),
         paths=paths(machine, gpu),
         ecc=_ecc(gpu),
-        remap=_remap(gpu),
+        remap=None if cut.enabled else _remap(gpu),
         clocks=ClockFacts(**msgspec.structs.asdict(gpu.clocks)) if gpu.clocks and not dead else None,
         pcie=_pcie(gpu),
         throttle=[] if dead else gpu.throttle,
@@ -99,6 +99,7 @@ def mig_facts(gpu: Gpu, cut: Cut) -> MigFacts | None:
                 memory_slices=rows[profile].memory,
                 compute_slices=rows[profile].compute,
                 memory_bytes=rows[profile].mib * MIB,
+                hbm_bandwidth_used=gpu.hbm_bandwidth / 100 if gpu.gpm and not gpu.lost else None,
             )
             for number, (profile, start, uuid) in sorted(cut.instances.items())
             if profile in rows

@@ -146,6 +146,7 @@ REFUSED: dict[str, tuple[str, dict[str, bytes]]] = {
     "no architecture": ("UnsupportedArchitecture", huggingface({"architectures": None})),
     "quantized weights": ("UnsupportedQuantization", huggingface({"quantization_config": {"quant_method": "awq"}})),
     "another activation": ("UnsupportedActivation", huggingface({"hidden_act": "relu2"})),
+    "an activation that is no name": ("UnsupportedActivation", huggingface({"hidden_act": ["silu"]})),
     "another rotary embedding": ("UnsupportedRope", huggingface({"rope_scaling": {"type": "longrope"}})),
     "a switch nobody serves": ("UnsupportedVariant", huggingface({"use_bidirectional_attention": True})),
     "longrope by layer": (

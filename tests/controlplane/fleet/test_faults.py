@@ -211,6 +211,21 @@ def test_repaired_in_vain_three_times_it_waits_for_a_person(agent, monkeypatch):
     assert "a person must decide" in device().message
 
 
+def test_a_burst_is_told_by_the_strongest_of_what_was_decided_and_counts_as_one_time_out_of_service(agent, monkeypatch):
+    for _ in range(2):
+        agent.report(health=[fact(agent, xid=109) for _ in range(3)])
+        later(monkeypatch, datetime.timedelta(minutes=1, seconds=5))
+    first = HealthEvent.objects.filter(code="Xid109").order_by("id").first()
+    assert (first.data["action"], first.data["times"], first.data["sent"]) == ("reset", 3, 1)
+    assert device().repair == "reset"
+    agent.boot_id = "repaired"
+    agent.report()
+    later(monkeypatch, datetime.timedelta(minutes=15))
+    assert health.heal() == 1
+    agent.report(health=[fact(agent, xid=109) for _ in range(2)])
+    assert (device().state, device().repair) == ("quarantined", "reset")  # it left service twice, not three times
+
+
 def test_what_happened_before_a_restart_is_repaired_by_it_and_what_came_after_is_not(agent):
     old = fact(agent, xid=48)
     agent.report(boot_id="second", health=[replace(old, at=old.at - 60)])
@@ -254,3 +269,19 @@ def test_what_a_person_decides(agent):
     assert admin.get(f"/api/v1/devices/{Node.objects.get().id}").json()["code"] == "device_not_found"
     somebody = client_for(make_user())
     assert [somebody.post(f"{base}/{verb}").status_code for verb in ("quarantine", "return", "retire")] == [403] * 3
+
+
+@pytest.mark.parametrize(
+    ("nvlink", "want"),
+    [
+        ({"links": 18, "active": 18, "fabric_state": "completed"}, ""),
+        ({"links": 18, "active": 17, "fabric_state": "completed"}, "nvlink"),
+        ({"links": 18, "active": 0, "fabric_state": "completed"}, "nvlink"),
+        ({"links": 18, "active": 18, "fabric_state": "completed", "fabric_healthy": False}, "nvlink"),
+        ({"links": 4, "active": 3}, "nvlink"),
+        ({"links": 12, "active": 0}, ""),  # a card that no bridge joins to another: it would never be trusted again
+        (None, ""),
+    ],
+)
+def test_links_that_are_down_stand(nvlink, want):
+    assert faults.standing({"nvlink": nvlink}) == want

@@ -247,3 +247,34 @@ def take(device):
     with transaction.atomic():
         share = Share(memory_bytes=GIB, host_bytes=GIB, millicpus=500, isolation=Isolation.MIG)
         return partitions.take(replica_id=uuid.uuid4(), device_id=device.id, share=share)
+
+
+def test_profiles_without_placements_are_those_of_the_family():
+    """Drivers tell an agent without privileges what there is and not where it may begin."""
+    told = {"id": 19, "name": "1g.10gb", "compute_slices": 1, "memory_slices": 0, "memory_bytes": GIB, "starts": []}
+    assert layouts.geometry_of("NVIDIA H100 80GB HBM3", {"profiles": [told]}) is H100
+    assert layouts.geometry_of("NVIDIA H100 NVL", {"profiles": [told]}) is None
+
+
+@pytest.mark.parametrize("odd", [{"starts": list(range(64))}, {"starts": [-1, 0]}, {"memory_slices": 4096}])
+def test_a_geometry_that_no_gpu_has_is_not_planned_with(odd):
+    row = {"id": 19, "name": "1g.10gb", "compute_slices": 1, "memory_slices": 1, "memory_bytes": GIB, "starts": [0]}
+    assert layouts.geometry_of("NVIDIA H100 80GB HBM3", {"profiles": [row | odd]}) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("3g.40gb", "3g.39gb", True),  # drivers 535 and 545 call it so
+        ("1g.24gb", "1g.23gb", True),  # one chip, two drivers
+        ("1g.5gb", "1g.6gb", False),
+        ("1g.10gb", "1g.12gb", False),
+        ("2g.20gb", "1g.20gb", False),
+        ("1g.10gb+me", "1g.10gb", False),
+        ("", "", True),
+        ("3g.40gb", "", False),
+    ],
+)
+def test_a_shape_is_its_slices_and_its_memory_and_not_its_label(one, other, same):
+    assert layouts.same_shape(one, other) is layouts.same_shape(other, one) is same
+    assert Want(0, profile=one).takes(layouts.Profile(9, other, 3, 4, (0, 4))) is (same or not one)

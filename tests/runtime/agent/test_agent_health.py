@@ -9,6 +9,7 @@ from runtime.agent.devices.kernel_log import KernelLog, place
 from runtime.agent.devices.port import Observed
 from runtime.base.clock import FakeClock
 from runtime.wire.devices import (
+    OFF_THE_BUS,
     DeviceKind,
     DeviceReport,
     EccFacts,
@@ -39,7 +40,12 @@ LINKS = NvLinkFacts(links=18, active=18)
         (None, gpu(problem="lost"), [("lost", True, 0)]),
         (gpu(), gpu(problem="lost"), [("lost", True, 0)]),
         (gpu(problem="lost"), gpu(problem="still lost"), []),
-        (gpu(problem="lost"), gpu(), [("returned", False, 0)]),
+        (gpu(problem="the driver did not answer within 5 s"), gpu(problem=OFF_THE_BUS), [("lost", True, 0)]),
+        (gpu(problem=OFF_THE_BUS), gpu(), [("returned", False, 0)]),
+        (gpu(problem="the driver no longer lists this GPU"), gpu(), [("returned", False, 0)]),
+        # What could not be read for a while was there: nobody has reset it.
+        (gpu(problem="the driver did not answer within 5 s"), gpu(), [("lost", False, 0)]),
+        (gpu(problem="memory cannot be read: Unknown Error"), gpu(), [("lost", False, 0)]),
         # Counters of an earlier time are no event; what is added is.
         (None, gpu(ecc=EccFacts(uncorrected_volatile=7)), []),
         (gpu(), gpu(ecc=EccFacts(uncorrected_volatile=2)), [("ecc_uncorrected", True, 2)]),

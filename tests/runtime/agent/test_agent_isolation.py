@@ -13,7 +13,7 @@ import pytest
 from agent_rig import mode
 from test_agent_parts import assignment, gpu
 
-from runtime.agent import confine, files, isolation, settings
+from runtime.agent import cgroups, confine, files, isolation, settings
 from runtime.agent.errors import Fault, SettingsError
 from runtime.agent.isolation import Walls
 from runtime.agent.mps import Mps
@@ -43,7 +43,7 @@ def look(walls):
 
 def survey(tmp_path, own="", group=None, **fields):
     config = settings.from_env(ENV)
-    return isolation.survey(msgspec.structs.replace(config, **fields), cgroups=group or tmp_path, own_group=own)
+    return isolation.survey(msgspec.structs.replace(config, **fields), root=group or tmp_path, own_groups=f"0::{own}\n")
 
 
 def test_every_engine_is_without_new_privileges_and_core_dumps(tmp_path):
@@ -54,7 +54,7 @@ def test_every_engine_is_without_new_privileges_and_core_dumps(tmp_path):
 
 
 def test_an_engine_without_its_walls_does_not_run(tmp_path):
-    done = run({"cgroup": str(tmp_path / "nowhere")}, "echo ran")
+    done = run({"cgroups": [str(tmp_path / "nowhere")]}, "echo ran")
     assert done.returncode == confine.FAILED
     assert done.stdout == ""
     assert "isolation could not be set up" in done.stderr
@@ -94,20 +94,20 @@ def test_a_control_group_that_cannot_be_used_is_not_claimed(tmp_path, tree, own,
     group_tree(tmp_path, **tree)
     walls = survey(tmp_path, own)
     [fact] = [wall for wall in walls.facts if wall.name == "cgroup"]
-    assert (fact.used, walls.cgroup) == (False, None)
+    assert (fact.used, walls.groups) == (False, None)
     assert why in fact.detail
 
 
 def test_a_delegated_control_group_limits_each_replica(tmp_path):
     base = group_tree(tmp_path)
     walls = survey(tmp_path, OWN)
-    assert walls.cgroup == base
+    assert walls.groups.of("r1") == (base / "engine-r1",)
     assert (base / "cgroup.subtree_control").read_text() == "+memory +cpu +pids"
     wanted = assignment(
         host_memory_bytes=2_000, millicpus=1_500, devices=[DeviceGrant(uuid="CPU-1", memory_bytes=1_000)]
     )
     found = isolation.walls_of(walls, wanted, uid=0, device_kind="cpu")
-    group = Path(found["cgroup"])
+    [group] = map(Path, found["cgroups"])
     assert group == base / "engine-r1"
     read = {name: (group / name).read_text() for name in ("memory.max", "cpu.max", "pids.max", "memory.oom.group")}
     assert read == {"memory.max": "4500", "cpu.max": "150000 100000", "pids.max": "4096", "memory.oom.group": "1"}
@@ -115,11 +115,69 @@ def test_a_delegated_control_group_limits_each_replica(tmp_path):
     assert (group / "memory.max").read_text() == "3000"  # a GPU's memory is not the host's
     isolation.walls_of(walls, assignment(), uid=0, device_kind="cuda")
     assert (group / "memory.max").read_text() == (group / "cpu.max").read_text() == "max"
-    isolation.kill_group(group)
+    isolation.kill_group(walls, "r1")
     assert (group / "cgroup.kill").read_text() == "1"
     (group / "cgroup.procs").write_text("")
     assert run(found, "true").returncode == 0
     assert (group / "cgroup.procs").read_text() == "0"  # the engine entered by itself, before it was anything else
+
+
+OLD = [Path("/sys/fs/cgroup") / name for name in cgroups.CONTROLLERS]
+
+
+@pytest.fixture
+def old_groups():
+    """Groups as systemd delegates them to a service on hosts of the older kind; the lines that name them."""
+    name = f"millpond-test-{os.getpid()}.service"
+    made = [folder / name for folder in OLD]
+    for folder in made:
+        folder.mkdir()
+    yield "".join(f"{number}:{folder.name}:/{name}\n" for number, folder in enumerate(OLD, 2)) + "0::/\n"
+    for folder in made:
+        folder.rmdir()
+
+
+@root
+@pytest.mark.skipif(not all((each / "cgroup.procs").exists() for each in OLD), reason="needs groups of version 1")
+def test_groups_of_version_1_hold_an_engine_and_all_that_it_starts(tmp_path, old_groups):
+    config = settings.from_env(ENV)
+    walls = isolation.survey(config, own_groups=old_groups)
+    assert "version 1" in next(wall.detail for wall in walls.facts if wall.name == "cgroup" and wall.used)
+    wanted = assignment(host_memory_bytes=64 << 20, millicpus=1_500)
+    found = isolation.walls_of(walls, wanted, uid=0, device_kind="cuda")
+    memory, cpu, pids = map(Path, found["cgroups"])
+    assert (memory / "memory.limit_in_bytes").read_text().strip() == str(96 << 20)
+    assert (cpu / "cpu.cfs_quota_us").read_text().strip() == "150000"
+    assert (pids / "pids.max").read_text().strip() == "4096"
+    assert run(found, "echo ran; head -c 16m /dev/zero | tail >/dev/null").stdout == "ran\n"
+    greedy = run(found, "exec python3 -c 'x = bytearray(256 << 20)'")
+    assert greedy.returncode == -signal.SIGKILL, "more memory than it may have"
+    (pids / "pids.max").write_text("2")
+    assert "fork" in run(found, "sleep 0 & sleep 0 & sleep 0 & wait").stderr
+    (pids / "pids.max").write_text("4096")
+    command = isolation.command(["/bin/sh", "-c", "setsid sleep 60 & echo started; wait"], found)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as left:
+        left.stdout.readline()
+        isolation.kill_group(walls, "r1")  # the one that moved to a session of its own, too
+        assert left.wait(20) == -signal.SIGKILL
+    until = time.monotonic() + 20
+    while memory.exists() and time.monotonic() < until:
+        isolation.kill_group(walls, "r1")
+        isolation.remove_group(walls, "r1")
+    assert not any(folder.exists() for folder in (memory, cpu, pids))
+
+
+def test_groups_of_version_1_that_are_not_the_agents_own_are_left_alone(tmp_path):
+    for name in ("memory", "cpu,cpuacct", "pids"):
+        (tmp_path / name / "user.slice").mkdir(parents=True)
+    lines = "4:memory:/user.slice\n3:cpu,cpuacct:/user.slice\n2:pids:/user.slice\n1:name=systemd:/\n"
+    groups, why = cgroups.find(tmp_path, lines)
+    assert groups is None
+    assert "Delegate=yes" in why
+    for name in ("memory", "cpu,cpuacct", "pids"):
+        (tmp_path / name / "agent.service").mkdir()
+    groups, _how = cgroups.find(tmp_path, lines.replace("user.slice", "agent.service"))
+    assert groups.of("r1")[1] == tmp_path / "cpu,cpuacct" / "agent.service" / "engine-r1"
 
 
 # Users

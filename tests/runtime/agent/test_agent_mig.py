@@ -152,6 +152,7 @@ async def test_an_idle_gpu_is_cut_and_the_report_follows_what_is_there(keeper, s
     ("facts", "users", "reason"),
     [
         ({"processes": [GpuProcess(pid=5)]}, False, "DeviceInUse"),
+        ({"unreadable": ["processes: Unknown"]}, False, "DeviceUnreadable"),
         ({}, True, "DeviceInUse"),
         ({"problem": "lost"}, False, "DeviceSick"),
     ],

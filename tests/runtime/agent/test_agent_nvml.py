@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from runtime.agent.devices import description
+from runtime.wire.devices import OFF_THE_BUS
 from tests.build.nvml_stub import FakeDriver, build
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -101,7 +102,7 @@ def test_cards_joined_by_a_bridge_reach_each_other_and_nobody_else(driver):
         ("nvmlDeviceGetMemoryInfo_v2", 25, "memory_bytes", 46068 * MIB, []),  # an older driver: the reserve is unknown
         ("nvmlDeviceGetComputeRunningProcesses_v3", LOST, "processes", [], ["processes: GpuIsLost"]),
         ("nvmlDeviceGetFieldValues", NOT_SUPPORTED, "memory_temperature_c", None, []),
-        ("nvmlDeviceGetMigMode", UNKNOWN, "mig", None, []),
+        ("nvmlDeviceGetMigMode", UNKNOWN, "mig", None, ["mig: Unknown"]),
     ],
 )
 def test_one_call_that_fails_costs_its_field_alone(driver, function, code, field, want, unreadable):
@@ -114,6 +115,111 @@ def test_one_call_that_fails_costs_its_field_alone(driver, function, code, field
     assert first["problem"] == ""
     assert len(others) == 5
     assert all(not device["problem"] and not device["unreadable"] for device in others)
+
+
+CHANGING = """
+import os
+from runtime.agent.devices.health import changes
+from runtime.agent.devices.nvml import NvmlSource
+from runtime.agent.devices.nvml_mig import NvmlMig
+import pynvml
+path = os.environ["FAKE_NVML"]
+plain = open(path, "rb").read()
+def change(more=""):
+    with open(path + ".new", "wb") as file:
+        file.write(plain + (more if isinstance(more, bytes) else more.encode()))
+    os.replace(path + ".new", path)
+source = NvmlSource()
+source.open()
+def scan():
+    return {device.uuid: device for device in source.scan()}
+"""
+STANDING = [
+    "nvmlDeviceGetName", "nvmlDeviceGetSerial", "nvmlDeviceGetArchitecture", "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances", "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetFieldValues", "nvmlDeviceGetTopologyCommonAncestor",
+]  # fmt: skip
+
+
+def test_what_cannot_be_read_for_a_while_still_stands(driver):
+    """A pending reset, a hot GPU, its links, its errors and its instances are not over because a call fails."""
+    fake = driver("dgx-h100")
+    fake.say(-1, count=2)
+    fake.change(
+        0, recovery_action=1, throttle=["hw_thermal"], ecc=description.Ecc(uncorrected=5),
+        remap=description.Remap(pending=True), gpm=False,
+    )  # fmt: skip
+    told = fake.run(
+        CHANGING
+        + f"""
+import msgspec
+first = scan()
+uuid = next(iter(first))
+cutter = NvmlMig(pynvml)
+cutter.enable(uuid, True)
+cutter.create(uuid, 9, 4)
+before = scan()
+drift = {{"unreadable": [], "memory_temperature_c": None, "pcie": None}}
+result = [[(event.code, event.active) for event in changes(first, before)]]
+for function in {STANDING}:
+    change(f"0 error.{{function}} 999\\n")
+    failing = scan()
+    change()
+    same = msgspec.structs.replace(failing[uuid], **drift) == msgspec.structs.replace(before[uuid], **drift)
+    events = [(event.code, event.active) for event in (*changes(before, failing), *changes(failing, scan()))]
+    result.append([function, same, events, bool(failing[uuid].unreadable)])
+"""
+    )
+    # The path to a peer is no fact of the device alone: it is kept, and nothing is said to be unreadable.
+    assert told == [[], *([name, True, [], "CommonAncestor" not in name] for name in STANDING)]
+
+
+def test_what_failed_at_first_is_asked_again(driver):
+    """Placements, topology and GPM are read once: not when they could not be."""
+    fake = driver("dgx-h100")
+    first, again = fake.run(
+        CHANGING
+        + """
+import time
+change("".join(f"0 error.{name} 999\\n" for name in (
+    "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlGpmQueryDeviceSupport")) + "0 bandwidth 40\\n")
+first = source.scan()[0]
+change("0 bandwidth 40\\n")
+source.scan()
+time.sleep(0.11)
+again = source.scan()[0]
+result = [
+    [bool(d.mig.profiles[0].starts), d.paths[0].pcie, d.hbm_bandwidth_used, d.unreadable] for d in (first, again)
+]
+"""
+    )
+    assert first == [False, "", None, ["mig: Unknown", "gpm: Unknown"]]
+    assert again == [True, "NODE", 0.0, []]
+
+
+def test_a_name_that_is_no_text_hides_no_gpu(driver):
+    fake = driver("a30")
+    name, unreadable, found = fake.run(
+        CHANGING
+        + """
+plain = plain.replace(b"1 name NVIDIA A30", b"1 name NVIDIA \\xff\\xfe")
+change()
+devices = source.scan()
+result = [devices[1].product, devices[1].unreadable, len(devices)]
+"""
+    )
+    assert (name, unreadable, found) == ("NVIDIA GPU", ["product: NoText"], 4)
+
+
+def test_a_device_that_wants_a_reset_first_says_so(driver):
+    fake = driver("a30")
+    fake.change(1, errors={"nvmlDeviceGetPowerUsage": 16})
+    found = fake.run(SCAN)
+    assert [device["recovery_action"] for device in found] == ["", "reset", "", ""]
 
 
 def test_a_sick_gpu_hides_no_other_and_comes_back(driver):
@@ -139,7 +245,9 @@ def test_a_sick_gpu_hides_no_other_and_comes_back(driver):
     assert not any(problem for _, _, problem in healthy)
     problems = {uuid: problem for uuid, _, problem in sick}
     assert set(problems) == set(fake.uuids)
-    assert "lost" in problems[fake.uuids[1]].lower()
+    assert (
+        problems[fake.uuids[1]] == OFF_THE_BUS
+    )  # asked by its place: the look-up by number tells of no GPU in particular
     assert [problems[fake.uuids[index]] for index in (0, 2, 3)] == ["", "", ""]
     assert sorted(again) == sorted(healthy)  # indices have moved: identity is the UUID's
 
@@ -221,6 +329,32 @@ def test_events_arrive_with_device_and_instance_and_only_from_now_on(driver):
         ["xid", fake.uuids[3], 94, 2],
         ["ecc_uncorrected", fake.uuids[2], 0, None],
     ]
+
+
+def test_a_gpu_that_could_not_be_opened_is_listened_to_when_it_can(driver):
+    fake = driver("a30")
+    fake.change(2, lost=True)
+    counts = fake.run("""
+        import time, os
+        import pynvml
+        from runtime.agent.devices.nvml_events import NvmlEvents
+        pynvml.nvmlInit()
+        listener = NvmlEvents(pynvml, wait_ms=20, pause_seconds=0.02, again_seconds=0.1)
+        listener.start()
+        def wait(count):
+            until = time.monotonic() + 20
+            while len(listener.registered) != count and time.monotonic() < until:
+                time.sleep(0.005)
+            return len(listener.registered)
+        result = [wait(3)]
+        path = os.environ["FAKE_NVML"]
+        plain = open(path).read()
+        open(path + ".new", "w").write(plain.replace("2 lost 1", "2 lost 0"))
+        os.replace(path + ".new", path)
+        result.append(wait(4))
+        listener.stop()
+    """)
+    assert counts == [3, 4]
 
 
 def test_a_driver_that_fails_in_the_wait_is_told_once_and_heard_again(driver):
@@ -340,3 +474,57 @@ def test_profile_numbers_are_the_devices_own(driver):
     small = driver("a30").run(SCAN)[0]
     names = [next(row for row in item["mig"]["profiles"] if row["id"] == 14) for item in (big, small)]
     assert [(row["name"], row["starts"]) for row in names] == [("2g.20gb", [0, 2, 4]), ("1g.6gb", [0, 1, 2, 3])]
+
+
+def test_nothing_is_cut_away_because_it_could_not_be_seen(driver):
+    """A roll-back removes what was not there before: what the driver does not show might have been."""
+    fake = driver("dgx-h100")
+    assert fake.run(LAYOUT + "result = cut((14, 0), (14, 2))") == []
+    fake.say(0, error__nvmlDeviceGetGpuInstances=UNKNOWN)
+    reason, _message = fake.run(LAYOUT + "result = cut((9, 0))")
+    assert reason == "DriverError"
+    fake.say(0, error__nvmlDeviceGetGpuInstances=0)
+    assert fake.run(LAYOUT + "result = seen()") == [True, [["2g.20gb", 0, 2, "MIG-"], ["2g.20gb", 2, 2, "MIG-"]]]
+
+
+def test_each_instance_of_a_cut_gpu_tells_of_its_own_bandwidth(driver):
+    fake = driver("dgx-h100")
+    fake.change(0, hbm_bandwidth=62)
+    code = (
+        LAYOUT
+        + """
+import time
+made = cut((9, 4), (14, 0))
+source.scan()
+time.sleep(0.11)
+device = source.scan()[0]
+result = [made, device.hbm_bandwidth_used, [each.hbm_bandwidth_used for each in device.mig.instances]]
+"""
+    )
+    assert fake.run(code) == [[], None, [0.62, 0.62]]
+
+
+def test_a_switch_that_waits_for_a_reset_is_taken_back(driver):
+    """Else the next reset would cut a GPU that nobody wants cut any more."""
+    fake = driver("dgx-a100-80gb")
+    fake.say(0, mig_activation=16)
+    code = (
+        LAYOUT
+        + """
+from runtime.agent.mig import satisfied
+whole = MigLayout(device_uuid=uuid, generation=2)
+result = [cut((14, 0))[0]]
+result += [source.scan()[0].mig.pending, satisfied(whole, source.scan()[0])]
+result += [cut(), source.scan()[0].mig.pending, satisfied(whole, source.scan()[0])]
+"""
+    )
+    assert fake.run(code) == ["ResetRequired", True, False, [], False, True]
+
+
+def test_nothing_is_placed_where_the_fabric_has_not_come_up(driver):
+    fake = driver("dgx-h100")
+    fake.say(-1, count=2)
+    fake.say(0, fabric=2)
+    waiting, well = fake.run(SCAN)
+    assert waiting["problem"].startswith("the NVLink fabric is in progress: CUDA does not begin before")
+    assert well["problem"] == ""

@@ -190,8 +190,12 @@ def test_an_engine_sees_its_own_gpu_by_uuid_and_no_secret(tmp_path):
         "MILLPOND_AGENT_JOIN_TOKEN_FILE": "/secret",
         "DATABASE_URL": "postgres://u:p@h/d",
         "OMP_WAIT_POLICY": "active",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_CLIENT_PRIORITY": "1",
     }
     env = launch.environment(spec, work=tmp_path, inherited=inherited)
+    assert "CUDA_MPS_CLIENT_PRIORITY" not in env
+    assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "no-mps"), "where no daemon of the machine's is"
     assert (env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"]) == ("GPU-1", "GPU-1")
     assert (env["PATH"], env["MILLPOND_LIFELINE_FD"], env["OMP_WAIT_POLICY"]) == ("/bin", "5", "passive")
     assert not {"MILLPOND_AGENT_JOIN_TOKEN_FILE", "DATABASE_URL"} & set(env)
