@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from console.presenters import hbm
+from console.presenters import hbm, reasons
 from console.presenters.charts import Chart, Point, line_chart
 
 MAX_LINES: Final = 200
@@ -28,7 +28,7 @@ def replica_line(placed: Any) -> dict[str, Any]:
         "device": device,
         "isolation": placed.device.isolation if placed.device is not None else "",
         "spread": _spread(placed),
-        "why": list((replica.explanation or {}).get("devices", []))[:8],
+        "why": reasons.why(replica.explanation),
         "has_numbers": bool(replica.stats) and replica.state in ("ready", "degraded", "asleep", "draining"),
     }
 

@@ -104,8 +104,10 @@ def _kinds(views: list[fleetviews.DeviceView]) -> list[tuple[str, bool, int]]:
 @platform_page
 def nodes(request: HttpRequest, place: Place) -> HttpResponse:
     """Machines and gateways."""
+    found = list(selectors.nodes())
     context = {
-        "nodes": selectors.nodes(),
+        "nodes": found,
+        "silent": {node.id for node in found if selectors.is_silent(node)},
         "gateways": [(gateway, is_live(gateway)) for gateway in selectors.gateways()],
     }
     return render(request, "console/pages/nodes.html", context)
@@ -117,6 +119,7 @@ def node(request: HttpRequest, place: Place, node_id: uuid.UUID) -> HttpResponse
     found = access.access_node(place.actor, node_id)
     context = {
         "node": selectors.node_with_counts(found.id),
+        "is_silent": selectors.is_silent(found),
         "views": fleetviews.views(selectors.devices_of(found)),
         "events": selectors.health_events(found),
     }

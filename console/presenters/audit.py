@@ -95,6 +95,7 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
     "node.cordoned": ("changed", _("%(who)s cordoned the node %(what)s")),
     "node.draining": ("changed", _("%(who)s drains the node %(what)s")),
     "node.drained": ("done", _("The node %(what)s is drained")),
+    "node.gap_accepted": ("changed", _("%(who)s lets what is left on the node %(what)s stop now")),
     "node.fault_domain_set": ("changed", _("%(who)s set what the node %(what)s fails together with")),
     "node.removed": ("removed", _("%(who)s removed the node %(what)s")),
     "gateway.joined": ("added", _("The gateway %(what)s joined")),

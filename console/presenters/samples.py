@@ -18,14 +18,14 @@ def chat(gateway_url: str, model: str, prompt: str = "Hello") -> list[Sample]:
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": prompt}]}
     curl = (
         f"curl {gateway_url}/v1/chat/completions \\\n"
-        '  -H "Authorization: Bearer $MILLPOND_KEY" \\\n'
+        '  -H "Authorization: Bearer $MILLPOND_API_KEY" \\\n'
         '  -H "Content-Type: application/json" \\\n'
         f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
     )
     python = (
         "import os\n"
         "from openai import OpenAI\n\n"
-        f'client = OpenAI(base_url={json.dumps(gateway_url + "/v1")}, api_key=os.environ["MILLPOND_KEY"])\n'
+        f'client = OpenAI(base_url={json.dumps(gateway_url + "/v1")}, api_key=os.environ["MILLPOND_API_KEY"])\n'
         "stream = client.chat.completions.create(\n"
         f"    model={json.dumps(model, ensure_ascii=False)},\n"
         f'    messages=[{{"role": "user", "content": {json.dumps(prompt, ensure_ascii=False)}}}],\n'

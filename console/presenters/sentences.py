@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from django.utils.translation import get_language, gettext, pgettext
 from django.utils.translation import gettext_noop as _
 
-from console.presenters import glyphs
+from console.presenters import glyphs, reasons
+from console.presenters.placements import ADVICE, PLACES, PLANS
 
 
 class Said(NamedTuple):
@@ -46,6 +47,8 @@ _SERVING: Final = (
     _("Ranks on node %(node)s are not ready yet (%(phase)s)."),
     _("Stopped; its node has confirmed it."),
     _("Its node is silent. It gets no traffic; what it holds stays taken until the node reports or is removed."),
+    _("One of its nodes is silent; what others run of it ends, and a successor takes its place."),
+    _("It had failed before its node fell silent; the node has ended it."),
     _("Its node was removed from the fleet."),
     _("Its node is being drained."),
     _("One replica less is wanted."),
@@ -142,49 +145,6 @@ _FLEET: Final = (
     _("Nothing runs here; the node can be taken out."),
 )
 
-_PLACES: Final = (
-    _("Placed on %(device)s of %(node)s."),
-    _("Goes to %(device)s."),
-    _("There is no device in the fleet yet: join a node first."),
-    _("Some devices could take a part of it, but too few for all of it at once."),
-    _("None of %(total)s devices can take it (%(reasons)s). Nearest, on node %(node)s: %(why)s"),
-    _("Node %(node)s is cordoned: nothing new is placed there."),
-    _("Node %(node)s is being drained."),
-    _("Node %(node)s does not answer."),
-    _("This needs a device of kind %(kinds)s; %(device)s is %(kind)s."),
-    _("This needs one of %(products)s; this is %(device)s."),
-    _("%(device)s is simulated: no engine can run on it."),
-    _("Its node does not report %(device)s any more."),
-    _("A whole device is needed; others hold parts of %(device)s."),
-    _("%(device)s belongs to one replica as a whole."),
-    _("Limits that the driver keeps (MPS) are required; a CPU has none."),
-    _("Limits that the driver keeps (MPS) are required; the node of this GPU has no nvidia-cuda-mps-control."),
-    _("Needs %(size)s of device memory; %(device)s has %(free)s free of %(total)s."),
-    _("Needs %(share)s %% of a device's compute; %(device)s has %(free)s %% left."),
-    _("Needs %(size)s of host memory; node %(node)s has %(free)s available right now, of %(total)s."),
-    _("Needs %(size)s of host memory; node %(node)s has %(free)s not promised to others, of %(total)s."),
-    _("Needs %(cpus)s; node %(node)s has %(free)s left of %(total)s."),
-    _("Needs %(count)s devices together; node %(node)s has %(free)s that could."),
-    _("The quota on GPUs is %(limit)s; %(held)s are held and %(more)s more are asked for."),
-    _("The quota on device memory is %(limit)s; %(held)s are held and %(more)s more are asked for."),
-    _("The tenant's quota were larger, or it held less."),
-    _("A node with a CPU or GPU joins the fleet."),
-    _("A node with a free CPU or GPU joins the fleet."),
-    _("A node with a free device of what it needs joins the fleet."),
-    _("More devices of this kind joined, or it were split less."),
-    _("A GPU were free that can be kept apart as required, or less were required."),
-    _("Its weights were smaller (quantization), layers waited in host memory, or a device were larger."),
-    _("Node %(node)s were in service: a platform admin can uncordon it."),
-    _("Node %(node)s reported again."),
-    _("%(device)s were well again."),
-    _("%(size)s more were free %(where)s: stop another replica there, or lower %(knobs)s."),
-    _("%(size)s more were free %(where)s: stop %(names)s there, or lower %(knobs)s."),
-    _("The device were larger by %(size)s, or %(knobs)s lower (%(where)s)."),
-    _("Others end to make room for it; it starts when they have."),
-    _("It gave its place back: it was above what is guaranteed to the tenant, and was claimed."),
-    _("It gave its place to %(name)s, which has a higher priority."),
-)
-
 _UPLOADS: Final = (
     _("Nothing was sent for too long."),
     _("It was not finished in time. Make a new version, upload its files and finalize it."),
@@ -192,8 +152,10 @@ _UPLOADS: Final = (
     _("The version takes no more files."),
 )
 #: What a part looks like where anything at all would take too much or too little.
-_PART: Final = {"value": r"[\d.,]+(?: \S+)?", "why": r".*?"}
-_SAID_AGAIN: Final = ("why", "source", "measure")
+_PART: Final = {
+    "value": r"[\d.,]+(?: \S+)?", "why": r".*?", "plan": r"(?:one device|[TPE]P\d+[^:]*)",
+}  # fmt: skip
+_SAID_AGAIN: Final = ("why", "source", "measure", "first", "rest")
 _PERCENT: Final = re.compile(r"([\d.,]+) %")
 MAX_LENGTH: Final = 2000
 
@@ -220,6 +182,10 @@ def _part(name: str, text: str) -> str:
         return said(text).text
     if name == "side":
         return gettext(text)
+    if name == "acts":
+        return gettext(", or ").join(said(each).text for each in text.split(", or "))
+    if name == "reasons":
+        return ", ".join(_counted(each) for each in text.split(", "))
     if name == "state":
         return str(glyphs.of("replica", text).word)
     if match := _PERCENT.fullmatch(text):
@@ -227,9 +193,15 @@ def _part(name: str, text: str) -> str:
     return text
 
 
+def _counted(text: str) -> str:
+    """``14 NodeLost``: how many devices refuse, and the code."""
+    count, _space, code = text.partition(" ")
+    return f"{count} {reasons.word(code)}"
+
+
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple(_compiled((*_SERVING, *_ROLLOUTS, *_JUDGE, *_FLEET, *_PLACES, *_UPLOADS)))
+    return tuple(_compiled((*ADVICE, *_SERVING, *_ROLLOUTS, *_JUDGE, *_FLEET, *PLACES, *PLANS, *_UPLOADS)))
 
 
 def _compiled(texts: tuple[str, ...]) -> Iterator[tuple[re.Pattern[str], str]]:

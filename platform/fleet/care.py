@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from django.db import transaction
 
-from fleet import health, partitions
+from fleet import faults, health, partitions
 from fleet.changes import CAPACITY_CHANGED, Changes
 from fleet.faults import Action, Repair, Verdict
 from fleet.models import Device
@@ -48,7 +48,7 @@ def _send(row: Device, verdict: Verdict, said: str, actor: Actor, changes: Chang
     if row.state == wanted and row.repair == Repair.PERSON:
         return  # already so
     if not DEVICE.allows(DeviceState(row.state), wanted) and row.state != wanted:
-        raise errors.StaleTransition(f"The device is {row.state}; it cannot become {wanted.value} from there.")
+        raise errors.StaleTransition(f"{row.product} {row.uuid} is {row.state}; it cannot become {wanted.value}.")
     health.send_away(row, verdict, said, actor=actor, changes=changes)
 
 
@@ -59,6 +59,13 @@ def _return(row: Device, said: str, actor: Actor, changes: Changes) -> None:
         changes.platform("devices")
         changes.wake(CAPACITY_CHANGED)
         return
+    if row.state == DeviceState.HEALTHY:
+        raise errors.StaleTransition(f"{row.product} {row.uuid} is in service already.")
+    if row.state == DeviceState.RECOVERING:
+        span = f"{faults.PROBATION.total_seconds() / 60:g} minutes"
+        raise errors.StaleTransition(
+            f"{row.product} {row.uuid} is on its way back: it is in service once it was quiet for {span}."
+        )
     health.recover(row, "Returned", said, actor=actor, changes=changes)
 
 

@@ -9,13 +9,21 @@ from django.db.models import Count, Prefetch, Q
 from fleet import holders, leases
 from fleet.holders import Holder
 from fleet.models import Device, Gateway, HealthEvent, Node, Partition
-from fleet.states import DeviceState, NodeState
+from fleet.states import WATCHED, DeviceState, NodeState
+from kernel import clock
 from kernel.texts import counted
 
 
 def nodes() -> "models.QuerySet[Node]":
     """Nodes of the fleet with ``device_count`` and ``replica_count``; removed ones are left out."""
     return _annotated(Node.objects.exclude(state=NodeState.REMOVED)).order_by("name", "id")
+
+
+def is_silent(node: Node) -> bool:
+    """Whether the lease of a node that should be answering has run out: also when very many are silent, and none is
+    declared lost for it."""
+    expires = node.lease_expires_at
+    return node.state in WATCHED and expires is not None and expires <= clock.now()
 
 
 def node_with_counts(node_id: uuid.UUID) -> Node:

@@ -108,8 +108,9 @@ class Line:
 
     @property
     def borrowed(self) -> Amount:
-        """What is held above the guarantee: others may claim it back."""
-        return self.used.beyond(self.guaranteed.least(self.limit))
+        """What is held above the guarantee: others may claim it back. Without a guarantee nothing is, not even what is
+        above a limit that was lowered."""
+        return ZERO if self.guaranteed.unlimited else self.used.beyond(self.guaranteed.least(self.limit))
 
     @property
     def fraction(self) -> float | None:

@@ -1,7 +1,7 @@
 """Whom a change of a quota would hurt, before it is made. Nothing is written."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kernel import scope
 from kernel.actors import Actor
@@ -26,7 +26,9 @@ class Change:
 
     @property
     def newly_borrowed(self) -> Amount:
-        """What the change makes reclaimable that was not before."""
+        """What the change makes reclaimable that was not before; of what cannot be guaranteed nothing is."""
+        if self.after.kind not in selectors.GUARANTEED:
+            return ZERO
         return self.after.borrowed.beyond(self.before.borrowed)
 
 
@@ -66,27 +68,35 @@ def preview(
     access.require_platform_admin(actor)
     quota = selectors.terms_of(tenant)
     before = {kind: selectors.line_of(quota, tenant, kind) for kind in Kind}
+    weighed = quota.over_quota_weight
     for name, value in services.values_of(changes, guaranteed or {}, weight).items():
         setattr(quota, name, value)
     if group is not None:
         quota.group = services.group_named(group) if group else None
     services.check(quota)
     shown = tuple(Change(before=before[kind], after=selectors.line_of(quota, tenant, kind)) for kind in Kind)
-    wanted = [change for change in shown if change.newly_borrowed != ZERO]
-    rises = any(
+    lighter = quota.over_quota_weight < weighed
+    due = {change.after.kind: change.after.borrowed if lighter else change.newly_borrowed for change in shown}
+    borrows = _borrows(change.after for change in shown)
+    rises = quota.over_quota_weight > weighed or any(
         change.after.guaranteed != change.before.guaranteed and change.after.guaranteed.covers(change.before.guaranteed)
         for change in shown
     )
     return Preview(
         changes=shown,
-        reclaimable=tuple(_until_covered(tenant, wanted)),
+        reclaimable=tuple(_until_covered(tenant, due)) if borrows else (),
         may_lose=tuple(_borrowers(tenant)) if rises else (),
     )
 
 
-def _until_covered(tenant: Tenant, changes: list[Change]) -> list[Held]:
-    """The deployments that hold what is newly borrowed, the first to give way first."""
-    due = {change.after.kind: change.newly_borrowed for change in changes}
+def _borrows(lines: Iterable[Line]) -> bool:
+    """True when something can be claimed back: it is above every guarantee that there is."""
+    firm = [line for line in lines if line.kind in selectors.GUARANTEED and not line.guaranteed.unlimited]
+    return bool(firm) and all(line.borrowed != ZERO for line in firm)
+
+
+def _until_covered(tenant: Tenant, due: dict[Kind, Amount]) -> list[Held]:
+    """The deployments that hold what is ``due``, the first to give way first."""
     found = []
     for held in usage.holdings(tenant):
         takes = [kind for kind, amount in due.items() if amount != ZERO and held.amounts.get(kind, ZERO) != ZERO]
@@ -102,7 +112,8 @@ def _borrowers(but: Tenant) -> list[Borrower]:
         rows = list(TenantQuota.objects.select_related("tenant", "group").exclude(tenant=but).order_by("tenant__slug"))
     found = []
     for row in rows:
-        gpu, hbm = (selectors.line_of(row, row.tenant, kind).borrowed for kind in selectors.GUARANTEED)
-        if gpu != ZERO or hbm != ZERO:
+        lines = [selectors.line_of(row, row.tenant, kind) for kind in selectors.GUARANTEED]
+        if _borrows(lines):
+            gpu, hbm = (line.borrowed for line in lines)
             found.append(Borrower(slug=row.tenant.slug, gpu_millis=gpu, hbm_bytes=hbm))
     return found

@@ -93,7 +93,8 @@ def _line(
     pool = Pool(
         name=f"group {group.name}", limit=whole, guaranteed=_guaranteed(group, kind), children=tuple(leaves)
     )  # fmt: skip
-    return Line(kind, own, limit, pool.entitled(tenant.slug), left_above=pool.own_left)
+    firm = guaranteed if guaranteed.unlimited else pool.entitled(tenant.slug)
+    return Line(kind, own, limit, firm, left_above=pool.own_left)
 
 
 def members_of(group: QuotaGroup) -> list[TenantQuota]:

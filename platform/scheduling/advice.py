@@ -1,15 +1,18 @@
-"""What would make a replica fit where it does not (pure): in sentences that name the device and the size."""
+"""What would make a replica fit where it does not (pure): clauses that complete "It would fit if: …".
 
-from collections.abc import Sequence
+Everything that stands against a device is named, with sizes: one of several obstacles gone helps nobody.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from catalog import configs
-from scheduling.feasible import Reason, Refusal
-from scheduling.need import Need
+from kernel.isolation import Requirement
+from scheduling.feasible import CPU, Reason, Refusal, Verdict, is_lasting, obstacles, why_not_spread
+from scheduling.need import Need, need_on
 from scheduling.snapshot import DeviceView, NodeView
 from scheduling.words import cpus, size
 
-KNOBS: Final = "max_model_len or the KV cache"
 #: Bytes per weight, scales included, of what the weights could be stored as instead, best quality first.
 _SMALLER: Final = tuple(
     (name, width)
@@ -17,6 +20,9 @@ _SMALLER: Final = tuple(
     if name in configs.DTYPE_BYTES or name in configs.QUANTIZATIONS
 )
 MAX_NAMED: Final = 3
+NO_DEVICES: Final = "a node with a CPU or GPU joined the fleet"
+MORE_DEVICES: Final = "more devices of this kind joined, or it were split less"
+MORE_QUOTA: Final = "the tenant's quota were larger, or it held less"
 
 
 class Held(Protocol):
@@ -29,72 +35,115 @@ class Held(Protocol):
 
 
 def would_fit_if(
-    device: DeviceView | None, node: NodeView | None, refusal: Refusal | None, holders: Sequence[Held] = ()
+    device: DeviceView, node: NodeView, refusal: Refusal, needs: Mapping[str, Need], holders: Sequence[Held] = ()
 ) -> str:
-    """What would help on the device that stands nearest."""
-    if device is None or node is None:
-        return "A node with a CPU or GPU joins the fleet."
-    if refusal is None:
-        return "More devices of this kind joined, or it were split less."
-    short = refusal.short_by
-    where = f"on {device.product} of node {node.name}"
-    match refusal.reason:
+    """All that would have to be different on ``device``, which refused."""
+    verdicts = obstacles(Verdict(refusal.reason, refusal.short_by), device, node, needs)
+    return together(_clause(each, device, node, needs, holders) for each in verdicts)
+
+
+def together(clauses: Iterable[str]) -> str:
+    """Several clauses as one."""
+    return "; and ".join(dict.fromkeys(each for each in clauses if each))
+
+
+def _clause(
+    verdict: Verdict, device: DeviceView, node: NodeView, needs: Mapping[str, Need], holders: Sequence[Held]
+) -> str:
+    short, lasting = verdict.short_by, is_lasting(verdict, device, node)
+    need = need_on(device, needs)
+    match verdict.reason:
         case Reason.INSUFFICIENT_DEVICE_MEMORY:
-            return _more_memory(device, short, where, holders)
+            return _more_memory(device, node, need, short, holders)
         case Reason.INSUFFICIENT_COMPUTE:
-            return f"{short / 10:g} % more of its compute were free {where}: stop another replica there."
+            more = f"{short / 10:g} % more of the compute of {device.product} were free on node {node.name}"
+            return f"{more}: stop another replica there, or lower thread_percentage"
+        case Reason.INSUFFICIENT_HOST_MEMORY if lasting:
+            return f"node {node.name} had {size(short)} more host memory"
         case Reason.INSUFFICIENT_HOST_MEMORY:
-            return f"{size(short)} more host memory were free on node {node.name}."
+            return f"{size(short)} more host memory were free on node {node.name}"
+        case Reason.INSUFFICIENT_CPU if lasting:
+            return f"num_threads were lower by {cpus(short)} (node {node.name} has {cpus(node.millicpus)})"
         case Reason.INSUFFICIENT_CPU:
             more = f"{cpus(short)} more were free on node {node.name}"
-            return f"{more}: stop another replica there, or lower num_threads."
+            return f"{more}: stop another replica there, or lower num_threads"
         case Reason.NOT_ENOUGH_DEVICES:
-            return f"{short} more of the devices of node {node.name} could take a part of it."
+            return f"{short} more of the devices of node {node.name} could take a part of it"
         case Reason.DEVICE_TAKEN:
-            return f"{device.product} {device.uuid} were free: the replica that holds it would have to stop."
+            return f"{device.product} {device.uuid} were free: whatever holds it would have to stop"
         case _:
-            return _otherwise(refusal.reason, device, node)
+            return _otherwise(verdict.reason, device, node, needs, need)
 
 
-def _otherwise(reason: Reason, device: DeviceView, node: NodeView) -> str:
+def _otherwise(reason: Reason, device: DeviceView, node: NodeView, needs: Mapping[str, Need], need: Need | None) -> str:
     """What would help where no number is short."""
     match reason:
-        case (
-            Reason.ISOLATION_MIXED
-            | Reason.ISOLATION_UNAVAILABLE
-            | Reason.WRONG_PROFILE
-            | Reason.PARALLEL_PLAN_IMPOSSIBLE
-        ):
-            return _walls(reason, device)
         case Reason.NODE_CORDONED | Reason.NODE_DRAINING:
-            return f"Node {node.name} were in service: a platform admin can uncordon it."
+            return f"node {node.name} were in service: a platform admin can uncordon it"
         case Reason.NODE_LOST | Reason.NODE_NOT_READY:
-            return f"Node {node.name} reported again."
+            return f"node {node.name} reported again"
         case Reason.DEVICE_UNHEALTHY | Reason.DEVICE_MISSING:
-            return f"{device.product} {device.uuid} were well again."
-        case Reason.WRONG_DEVICE_KIND | Reason.WRONG_PRODUCT:
-            return "A node with a free device of what it needs joins the fleet."
+            return f"{device.product} {device.uuid} were well again"
+        case Reason.PARALLEL_PLAN_IMPOSSIBLE:
+            return _spread(need.unsupported if need is not None else "")
+        case Reason.WRONG_PRODUCT if why := why_not_spread(device, needs):
+            return _spread(why)
+        case Reason.WRONG_PRODUCT if need is not None and need.profile:
+            return "another profile were asked for, or another GPU were cut so"
+        case Reason.WRONG_DEVICE_KIND | Reason.WRONG_PRODUCT | Reason.SIMULATED_DEVICE:
+            return "a node with a free device of what it needs joined the fleet"
         case _:
-            return "A node with a free CPU or GPU joins the fleet."
+            return _wall(reason, device, node, need)
 
 
-def _walls(reason: Reason, device: DeviceView) -> str:
+def _spread(why: str) -> str:
+    """By the words of the plan that is impossible."""
+    if "tp_over_pcie" in why:
+        return "tp_over_pcie were set, or it were spread in stages (pipeline_parallel)"
+    if "divide" in why or "multiple" in why:
+        return "another number of ranks were asked for, or none: one that works is chosen then"
+    if "short by" in why or "are needed" in why:
+        return "its weights were smaller (quantization), layers waited in host memory, or a device were larger"
+    return "fewer ranks were asked for, or none: a number that works is chosen then"
+
+
+def _wall(reason: Reason, device: DeviceView, node: NodeView, need: Need | None) -> str:
     if reason is Reason.ISOLATION_MIXED:
-        return f"{device.product} {device.uuid} were free of shares of the class {device.shared_as}."
+        return f"{device.product} {device.uuid} were free of shares of the class {device.shared_as}"
     if reason is Reason.WRONG_PROFILE:
-        return "A GPU were cut into such an instance: a platform admin can plan it under Layouts."
-    if reason is Reason.PARALLEL_PLAN_IMPOSSIBLE:
-        return "Its weights were smaller (quantization), layers waited in host memory, or a device were larger."
-    return "A GPU were free that can be kept apart as required, or less were required."
+        what = "were cut so" if device.empty else "were free and cut so"
+        what = "were cut otherwise" if device.parent else what
+        return f"{device.product} {device.uuid} {what}: a platform admin can plan it under Layouts"
+    if device.parent or device.kind == CPU:
+        return "a whole GPU were free, or less isolation were required"
+    if need is not None and need.least == Requirement.MPS and not node.mps:
+        return f"node {node.name} had nvidia-cuda-mps-control, or less isolation were required"
+    return "a GPU were free that can be kept apart as required, or less were required"
 
 
-def _more_memory(device: DeviceView, short: int, where: str, holders: Sequence[Held]) -> str:
-    enough = _enough(holders, short)
-    if enough:
-        return f"{size(short)} more were free {where}: stop {' and '.join(enough)} there, or lower {KNOBS}."
-    if device.held_bytes >= short:
-        return f"{size(short)} more were free {where}: stop another replica there, or lower {KNOBS}."
-    return f"The device were larger by {size(short)}, or {KNOBS} lower ({where})."
+def _more_memory(device: DeviceView, node: NodeView, need: Need | None, short: int, holders: Sequence[Held]) -> str:
+    where = f"{device.product} of node {node.name}"
+    beyond = short - device.held_bytes
+    ways: list[str] = []
+    if beyond <= 0:
+        enough = _enough(holders, short)
+        ways.append(f"stop {' and '.join(enough) if enough else 'another replica'} there")
+    ways += _smaller_need(need, max(beyond, 0) or short)
+    head = f"{where} had {size(beyond)} more memory" if beyond > 0 else f"{size(short)} more were free on {where}"
+    return f"{head}: {', or '.join(ways)}" if ways else head
+
+
+def _smaller_need(need: Need | None, short: int) -> list[str]:
+    """What of the config would save ``short`` bytes."""
+    if need is None or need.estimate is None:
+        return []
+    ways = [f"store its weights as {name}" for name in smaller_weights(need, short)[:1]]
+    parts = need.estimate
+    if parts.kv_floor_bytes > short:
+        ways.append(f"lower max_model_len or the KV cache by {size(short)}")
+    elif need.memory_bytes - short > parts.weights_bytes + parts.context_bytes:  # a part of the workspace goes with it
+        ways.append("lower max_model_len or the KV cache")
+    return ways
 
 
 def _enough(holders: Sequence[Held], short: int) -> list[str]:
@@ -109,20 +158,6 @@ def _enough(holders: Sequence[Held], short: int) -> list[str]:
         if freed >= short:
             return named if len(named) <= MAX_NAMED else []
     return []
-
-
-def remedies(
-    device: DeviceView, node: NodeView, refusal: Refusal, need: Need | None, holders: Sequence[Held] = ()
-) -> str:
-    """All that would make it fit on this device: "needs 3.1 GiB more on GPU-…; free by stopping X or by int8"."""
-    if refusal.reason is not Reason.INSUFFICIENT_DEVICE_MEMORY or need is None:
-        return would_fit_if(device, node, refusal, holders)
-    ways = [f"stopping {' and '.join(enough)}"] if (enough := _enough(holders, refusal.short_by)) else []
-    ways += [f"{name} weights" for name in smaller_weights(need, refusal.short_by)[:1]]
-    if need.estimate is not None and need.estimate.kv_floor_bytes > refusal.short_by:
-        ways.append(f"lowering {KNOBS} by {size(refusal.short_by)}")
-    text = f"needs {size(refusal.short_by)} more on {device.uuid}"
-    return f"{text}; free by {' or by '.join(ways)}" if ways else text
 
 
 def smaller_weights(need: Need, short: int) -> list[str]:

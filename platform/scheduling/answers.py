@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scheduling.advice import remedies, would_fit_if
+from scheduling import advice
 from scheduling.feasible import Refusal
 from scheduling.need import Need, need_on, wall
 from scheduling.snapshot import DeviceView, NodeView
@@ -73,8 +73,12 @@ class Candidate:
             "reason": self.refusal.reason.value if self.refusal else "",
             "message": self.refusal.message if self.refusal else "It fits.",
             "short_by": self.refusal.short_by if self.refusal else 0,
-            "would_fit_if": remedies(self.device, self.node, self.refusal, need, holders) if self.refusal else "",
+            "would_fit_if": self.would_fit_if(needs, holders),
         }
+
+    def would_fit_if(self, needs: Mapping[str, Need], holders: Sequence["HolderLine"] = ()) -> str:
+        """All that would have to be different here; "" where it fits."""
+        return advice.would_fit_if(self.device, self.node, self.refusal, needs, holders) if self.refusal else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +87,7 @@ class HolderLine:
 
     label: str
     memory_bytes: int
+    deployment_id: uuid.UUID | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +116,10 @@ class Answer:
         """One sentence: where it goes, or why it goes nowhere."""
         if self.places:
             return f"Goes to {', '.join(f'{place.device.product} {place.device.uuid}' for place in self.places)}."
-        return self.over_quota or sentence(self.candidates, self.refused)
+        if not self.over_quota:
+            return sentence(self.candidates, self.refused)
+        here = self.candidates and self.candidates[0].refusal is None
+        return self.over_quota if here else f"{self.over_quota} Besides: {sentence(self.candidates, self.refused)}"
 
     @property
     def reason(self) -> str:
@@ -130,15 +138,17 @@ class Answer:
         """What would help, in one sentence; "" when there is a place."""
         if self.places:
             return ""
-        if self.over_quota:
-            return "The tenant's quota were larger, or it held less."
+        quota = advice.MORE_QUOTA if self.over_quota else ""
         nearest = self.candidates[0] if self.candidates else None
         if nearest is None:
-            return would_fit_if(None, None, None)
-        return would_fit_if(nearest.device, nearest.node, nearest.refusal, self._lines(nearest))
+            return advice.together([quota, advice.NO_DEVICES])
+        here = nearest.would_fit_if(self.ask.needs, self._lines(nearest))
+        return advice.together([quota, here]) or advice.MORE_DEVICES
 
     def _lines(self, candidate: Candidate) -> tuple[HolderLine, ...]:
-        return self.holders.get(candidate.device.id, ())
+        """Without those of its own deployment: one replica instead of another is no help."""
+        held = self.holders.get(candidate.device.id, ())
+        return tuple(line for line in held if line.deployment_id != self.ask.deployment_id)
 
     def devices(self) -> list[dict[str, Any]]:
         """The verdicts as data, the nearest first."""

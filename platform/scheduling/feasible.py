@@ -4,9 +4,10 @@
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from fleet import layouts
 from fleet.states import DeviceState, NodeState
 from kernel.isolation import MAX_MPS_CLIENTS, Isolation, Requirement
 from scheduling.need import Need, is_owned, need_on, wall
@@ -71,21 +72,58 @@ def unusable(device: DeviceView, node: NodeView) -> Verdict | None:
         return Verdict(_NODE_REASONS.get(node.state, Reason.NODE_NOT_READY))
     if device.kind == SIMULATED and not device.stand_in:
         return Verdict(Reason.SIMULATED_DEVICE)
+    return _unwell(device)
+
+
+def _unwell(device: DeviceView) -> Verdict | None:
     if not device.present:
         return Verdict(Reason.DEVICE_MISSING)
-    if device.state != _HEALTHY:
-        return Verdict(Reason.DEVICE_UNHEALTHY)
-    return None
+    return Verdict(Reason.DEVICE_UNHEALTHY) if device.state != _HEALTHY else None
 
 
 def judge(device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> Verdict | None:
-    """Why ``device`` cannot be one of a group's, ``None`` when it can. The first filter that refuses is named."""
-    if node.state == _READY and (device.kind != SIMULATED or device.stand_in):
-        need = needed(device, needs)
-        if isinstance(need, Verdict):
-            return need
-        return unusable(device, node) or lacking(device, node, need)
-    return unusable(device, node)
+    """Why ``device`` cannot be one of a group's, ``None`` when it can. The first filter that refuses is named, and what
+    waiting does not change comes before what it does: a device that is too small stays so when its node is back."""
+    need = _nothing_runs(device) or needed(device, needs)
+    if isinstance(need, Verdict):
+        return need
+    return _too_small(device, need) or unusable(device, node) or lacking(device, node, need)
+
+
+def obstacles(verdict: Verdict, device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> tuple[Verdict, ...]:
+    """All that stands against ``device``, which was refused by ``verdict``: all of it would have to change."""
+    need = _nothing_runs(device) or needed(device, needs)
+    if isinstance(need, Verdict) or verdict.reason is Reason.NOT_ENOUGH_DEVICES:
+        return (verdict,)
+    found: dict[Reason, Verdict] = {}
+    passing = (unusable(device, node), _unwell(device), _walled(device, node, need))
+    for each in (_too_small(device, need), *passing, *_shortages(device, node, need)):
+        if each is not None:
+            found.setdefault(each.reason, each)
+    return tuple(found.values())
+
+
+def is_lasting(verdict: Verdict, device: DeviceView, node: NodeView) -> bool:
+    """True when it would be refused so on an empty machine too: nobody's end would help."""
+    match verdict.reason:
+        case Reason.INSUFFICIENT_DEVICE_MEMORY:
+            return verdict.short_by > device.held_bytes
+        case Reason.INSUFFICIENT_CPU:
+            return verdict.short_by > node.held_millicpus
+        case Reason.INSUFFICIENT_HOST_MEMORY:
+            return verdict.short_by > node.memory_bytes - node.free_host_bytes
+        case _:
+            return False
+
+
+def _nothing_runs(device: DeviceView) -> Verdict | None:
+    return Verdict(Reason.SIMULATED_DEVICE) if device.kind == SIMULATED and not device.stand_in else None
+
+
+def _too_small(device: DeviceView, need: Need) -> Verdict | None:
+    if need.memory_bytes <= device.memory_bytes:
+        return None
+    return Verdict(Reason.INSUFFICIENT_DEVICE_MEMORY, need.memory_bytes - device.free_bytes)
 
 
 def needed(device: DeviceView, needs: Mapping[str, Need]) -> Need | Verdict:
@@ -98,12 +136,24 @@ def needed(device: DeviceView, needs: Mapping[str, Need]) -> Need | Verdict:
         return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
     if need.products and device.product not in need.products:
         return Verdict(Reason.WRONG_PRODUCT)
+    if (
+        need.profile
+        and not device.parent
+        and not any(layouts.same_shape(need.profile, each) for each in cuttable(device))
+    ):
+        return Verdict(Reason.WRONG_PRODUCT)
     return need
+
+
+def cuttable(device: DeviceView) -> list[str]:
+    """The MIG profiles that a whole GPU can be cut into."""
+    geometry = layouts.geometry_of(device.product, device.mig)
+    return [profile.name for profile in geometry.profiles] if geometry is not None else []
 
 
 def lacking(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
     """What a device that can be used lacks for ``need``: a wall, or room."""
-    return _walled(device, node, need) or _room(device, node, need)
+    return _too_small(device, need) or _walled(device, node, need) or _room(device, node, need)
 
 
 def apart(device: DeviceView, node: NodeView, need: Need) -> bool:
@@ -112,7 +162,7 @@ def apart(device: DeviceView, node: NodeView, need: Need) -> bool:
 
 
 def _walled(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
-    if need.profile and device.profile != need.profile:
+    if need.profile and not layouts.same_shape(need.profile, device.profile):
         return Verdict(Reason.WRONG_PROFILE)
     if need.least == _ANY:
         return Verdict(Reason.ISOLATION_MIXED) if device.shared_as == _MPS and not need.whole else None
@@ -128,18 +178,22 @@ def _walled(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
 
 
 def _room(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
+    return next(_shortages(device, node, need), None)
+
+
+def _shortages(device: DeviceView, node: NodeView, need: Need) -> Iterator[Verdict]:
     if device.exclusive or (not device.empty and is_owned(need, device)):
-        return Verdict(Reason.DEVICE_TAKEN)
-    short = need.memory_bytes - device.memory_bytes + device.held_bytes
-    if short > 0:
-        return Verdict(Reason.INSUFFICIENT_DEVICE_MEMORY, short)
-    if need.millis > device.free_millis:
-        return Verdict(Reason.INSUFFICIENT_COMPUTE, need.millis - device.free_millis)
+        yield Verdict(Reason.DEVICE_TAKEN)
+    else:
+        short = need.memory_bytes - device.memory_bytes + device.held_bytes
+        if short > 0:
+            yield Verdict(Reason.INSUFFICIENT_DEVICE_MEMORY, short)
+        if need.millis > device.free_millis:
+            yield Verdict(Reason.INSUFFICIENT_COMPUTE, need.millis - device.free_millis)
     if need.host_bytes > node.free_host_bytes:
-        return Verdict(Reason.INSUFFICIENT_HOST_MEMORY, need.host_bytes - node.free_host_bytes)
+        yield Verdict(Reason.INSUFFICIENT_HOST_MEMORY, need.host_bytes - node.free_host_bytes)
     if need.millicpus > node.free_millicpus:
-        return Verdict(Reason.INSUFFICIENT_CPU, need.millicpus - node.free_millicpus)
-    return None
+        yield Verdict(Reason.INSUFFICIENT_CPU, need.millicpus - node.free_millicpus)
 
 
 def refuse(device: DeviceView, node: NodeView, needs: Mapping[str, Need]) -> Refusal | None:
@@ -182,8 +236,7 @@ def _about_device(reason: Reason, device: DeviceView, needs: Mapping[str, Need])
             kinds = " or ".join(dict.fromkeys(each.kind for each in needs.values() if each.kind != SIMULATED))
             return f"This needs a device of kind {kinds}; {device.product} is {device.kind}."
         case Reason.WRONG_PRODUCT:
-            products = {name for each in needs.values() if each.kind == device.kind for name in each.products}
-            return f"This needs one of {', '.join(sorted(products))}; this is {device.product}."
+            return _other_product(device, needs)
         case Reason.PARALLEL_PLAN_IMPOSSIBLE if need is not None:
             return need.unsupported
         case Reason.DEVICE_MISSING:
@@ -206,6 +259,22 @@ def _about_device(reason: Reason, device: DeviceView, needs: Mapping[str, Need])
             return f"A whole device is needed; others hold parts of {device.product} {device.uuid}."
         case _:
             return None
+
+
+def _other_product(device: DeviceView, needs: Mapping[str, Need]) -> str:
+    need = need_on(device, needs)
+    if need is not None and need.profile and not need.products:
+        able = ", ".join(cuttable(device)) or "no MIG instances at all"
+        return f"This needs a MIG instance {need.profile}; {device.product} can be cut into {able}."
+    if why := why_not_spread(device, needs):
+        return f"On {device.product} it cannot be spread: {why}"
+    products = {name for each in needs.values() if each.kind == device.kind for name in each.products}
+    return f"This needs one of {', '.join(sorted(products))}; this is {device.product}."
+
+
+def why_not_spread(device: DeviceView, needs: Mapping[str, Need]) -> str:
+    """Why no plan over several devices of this product can be, where others have one; "" where that is not the case."""
+    return next((each.elsewhere[device.product] for each in needs.values() if device.product in each.elsewhere), "")
 
 
 def _need(device: DeviceView, needs: Mapping[str, Need]) -> Need:

@@ -18,7 +18,7 @@ from kernel.texts import counted
 from quotas.amount import Amount, Kind
 from quotas.errors import exceeded
 from quotas.selectors import lines_of
-from scheduling import demand_log, reading
+from scheduling import advice, demand_log, reading
 from scheduling.answers import Answer, Ask
 from scheduling.measured import refine
 from scheduling.need import Need, NeedUnknown, in_order, need_on, needs_of, part_of
@@ -98,7 +98,7 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
     need = _need_shown(answers[0])
     reason, message, help_ = _words(refused, placed, replicas)
     if refused is None and (over := _over_quota(tenant, replicas, [a.need for a in answers if a.need])):
-        reason, message, help_ = "QuotaExceeded", over, "The tenant's quota were larger, or it held less."
+        reason, message, help_ = "QuotaExceeded", over, advice.MORE_QUOTA
     return Fit(
         fits=not reason,
         replicas=replicas,

@@ -35,8 +35,9 @@ class Need:
     ``whole`` asks for all of it; ``host_bytes`` and ``millicpus`` are per group, of its node. ``products`` bounds what
     it runs on; empty: any. ``weight_width`` is in bytes per weight, 0 where it is not known. ``least`` is the isolation
     that it must have at least, ``profile`` the MIG profile that it asks for ("": any device will do). ``unsupported``
-    says why no engine can run it so on this kind of device; ``choice`` has the numbers of a parallel plan. It is not
-    for the products ``besides``, of which it was ``measured`` what they need.
+    says why no engine can run it so on this kind of device; ``choice`` has the numbers of a parallel plan, and
+    ``elsewhere`` says why products that it is not for have none. It is not for the products ``besides``, of which it
+    was ``measured`` what they need.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Need:
     besides: frozenset[str] = frozenset()
     measured: bool = False
     choice: Choice | None = dataclasses.field(default=None, compare=False)
+    elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def total_bytes(self) -> int:

@@ -192,9 +192,12 @@ class Planner:
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None or not ask.needs:
             return (0, 0.0)
-        need = in_order(ask.needs)[0]
-        entitled = tenant.within_guarantee(need.total_bytes)
-        return (0, 0.0) if entitled else (1, tenant.over_share(need.total_bytes))
+        here = {kind for kind, _product in self._costly}
+        needs = in_order(ask.needs)
+        need = next((each for each in needs if each.kind in here), needs[0])
+        millis = min(self._millis_by_product(need).values(), default=0)
+        entitled = tenant.within_guarantee(need.total_bytes, millis)
+        return (0, 0.0) if entitled else (1, tenant.over_share(need.total_bytes, millis))
 
 
 def plan(

@@ -7,14 +7,20 @@ from typing import Final
 
 from scheduling.bins import Bin
 from scheduling.board import Board
-from scheduling.feasible import Reason, Verdict, judge, lacking, needed
+from scheduling.feasible import Reason, Verdict, is_lasting, judge, lacking, needed
 from scheduling.need import Need, need_on
 from scheduling.snapshot import DeviceView, NodeView
 
-_ORDER: Final = {reason: at for at, reason in enumerate(Reason)}
+_ORDER: Final = {reason: 2 * at for at, reason in enumerate(Reason)}
+_LASTING: Final = _ORDER[Reason.WRONG_PRODUCT] - 1
 #: Sets of needs whose verdicts are kept.
 MAX_KEPT: Final = 256
 Nearness = tuple[int, int, str, int, int]
+
+
+def _far(verdict: Verdict, device: DeviceView, node: NodeView) -> int:
+    """What nobody's end would change stands behind what may pass, and before what is of the wrong kind."""
+    return _LASTING if is_lasting(verdict, device, node) else _ORDER[verdict.reason]
 
 
 class Verdicts:
@@ -56,11 +62,11 @@ class Verdicts:
         return heapq.nsmallest(count, (each for first in chosen for each in self._of_node(first[3])))
 
     def _of_node(self, at: int) -> list[Nearness]:
-        devices = self._board.bins[at].devices
+        devices, node = self._board.bins[at].devices, self._board.bins[at].node
         return [
             (-1, 0, devices[device].uuid, at, device)
             if verdict is None
-            else (_ORDER[verdict.reason], verdict.short_by, devices[device].uuid, at, device)
+            else (_far(verdict, devices[device], node), verdict.short_by, devices[device].uuid, at, device)
             for device, verdict in enumerate(self._rows[at])
         ]
 
@@ -91,7 +97,7 @@ class _Judge:
 
     def __init__(self, needs: Mapping[str, Need]) -> None:
         self._needs = needs
-        self._known: dict[tuple[str, str], Need | Verdict] = {}
+        self._known: dict[tuple[str, str, bool], Need | Verdict] = {}
         self._same: dict[Verdict, Verdict] = {}
 
     def row(self, each: Bin) -> list[Verdict | None]:
@@ -106,7 +112,7 @@ class _Judge:
         return row
 
     def _usable(self, device: DeviceView, node: NodeView) -> Verdict | None:
-        key = (device.kind, device.product)
+        key = (device.kind, device.product, device.parent != "")
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = needed(device, self._needs)

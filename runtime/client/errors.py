@@ -75,9 +75,11 @@ class ApiError(ClientError):
         self.title = title
         self.request_id = request_id
         self.data = dict(data or {})
-        self.exit_code = _EXIT_OF.get(status, Exit.FAILED)
+        self.exit_code = Exit.FAILED if code in _LIMITS else _EXIT_OF.get(status, Exit.FAILED)
 
 
+#: Refusals for what is held or used, not for who asks: the same for everybody.
+_LIMITS = frozenset({"quota_exceeded", "budget_exceeded"})
 _EXIT_OF = {
     401: Exit.NOT_ALLOWED,
     403: Exit.NOT_ALLOWED,

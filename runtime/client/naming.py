@@ -105,11 +105,12 @@ def person_id(api: Api, text: str) -> str:
 
 
 def device_id(api: Api, text: str) -> str:
-    """Id of the device that ``text`` names: the id, its beginning or end, or its UUID (also its end)."""
+    """Id of the device that ``text`` names: the id or its UUID, or the beginning or end of one of them."""
     if _is_id(text):
         return text
     rows = list(api.rows("/devices", most=20_000))
-    ends = [row for row in rows if len(text) >= SHORTEST_PREFIX and str(row["uuid"]).endswith(text)]
+    known = [(row, str(row["uuid"])) for row in rows] if len(text) >= SHORTEST_PREFIX else []
+    ends = [row for row, uuid in known if uuid.endswith(text) or uuid.startswith((text, f"GPU-{text}"))]
     return str(ends[0]["id"]) if len(ends) == 1 else _the_one(rows, text, "device", lambda row: (row["uuid"],))
 
 

@@ -87,6 +87,8 @@ def show(session: Session, answer: Mapping[str, Any]) -> None:
          ("above it", lambda row: amount(row["quota"], row["borrowed"]) if row["borrowed"] else "")],
         empty="No quotas.",
     )  # fmt: skip
+    if answer.get("over_quota_weight") is not None:
+        session.output.note(f"Weight in what others leave free: {answer['over_quota_weight']}.")
     if answer.get("group"):
         session.output.note(f"In the group {answer['group']}, which has a limit of its own.")
 

@@ -27,10 +27,15 @@ _CUDA_NODE: Final = Path("/dev/nvidia0")
 _CPU_SHARE: Final = 0.5
 _CUDA_SHARE: Final = 0.9
 _POLL_SECONDS: Final = 0.2
+_EXIT_FAILED: Final = 1
+_EXIT_USAGE: Final = 2
+#: Reasons of a start that a person brings about by how the command was written.
+_USAGE: Final = frozenset({"InvalidOption", "NoSuchPath"})
 
 
 def main(argv: list[str]) -> int:
-    """Serve until interrupted; return the exit code (3: the model cannot be served here)."""
+    """Serve until interrupted; return the exit code: 1 the model cannot be served here, 2 wrong use, as everywhere in
+    the command line (3 is "not signed in" there)."""
     options = _parser().parse_args(argv)
     environment.ensure("runtime.engine.serve", argv)
     logs.configure(process="engine", json=False, level="WARNING")
@@ -39,7 +44,8 @@ def main(argv: list[str]) -> int:
         spec = _spec(options, folder)
         return asyncio.run(_serve(spec))
     except errors.StartError as exc:
-        return _failed(exc.message)
+        print(f"Error: {exc.message}", file=sys.stderr, flush=True)
+        return _EXIT_USAGE if exc.reason in _USAGE else _EXIT_FAILED
     except KeyboardInterrupt:
         return 0
     finally:
@@ -80,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 def _spec(options: argparse.Namespace, folder: Path) -> EngineSpec:
     """The same spec an agent would write, from the command line."""
     path: Path = options.path.expanduser().resolve()
+    if not path.exists():
+        raise errors.StartError("NoSuchPath", f"There is nothing at {path}; name a model folder or a .gguf file.")
     device = ("cuda" if _CUDA_NODE.exists() else "cpu") if options.device == "auto" else options.device
     if options.memory < 0 or options.max_model_len < 0:
         raise errors.StartError("InvalidOption", "--memory and --max-model-len cannot be negative.")
@@ -135,7 +143,8 @@ async def _serve(spec: EngineSpec) -> int:
     with contextlib.suppress(asyncio.CancelledError):
         await watcher
     if code:
-        return _failed(process.lifecycle.message)
+        print(f"Error: {process.lifecycle.message}", file=sys.stderr, flush=True)
+        return _EXIT_FAILED
     return code
 
 
@@ -162,11 +171,6 @@ def _greeting(url: str, spec: EngineSpec, max_model_len: int) -> list[str]:
         f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
         "Press Ctrl-C to stop.",
     ]
-
-
-def _failed(message: str) -> int:
-    print(f"Error: {message}", file=sys.stderr, flush=True)
-    return errors.EXIT_START_FAILED
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """What the rooms say in English is said again in Chinese: every sentence that their loops and services write."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.utils import translation
 
-from console.presenters import sentences
+from console.presenters import placements, reasons, sentences
+from scheduling.feasible import Reason
 from serving import conditions
 from serving.conditions import Facts
 from serving.states import DeploymentState, ReplicaState
@@ -18,10 +20,13 @@ WRITERS = (
     "serving/conditions.py", "serving/observing.py", "serving/reconcile/cycle.py", "serving/reconcile/plan.py",
     "rollouts/advance.py", "rollouts/decide.py", "rollouts/experiments.py", "rollouts/judge/verdict.py",
     "rollouts/perform.py", "rollouts/services.py", "fleet/care.py", "fleet/leases.py", "fleet/observation.py",
-    "scheduling/giving_way.py",
+    "scheduling/feasible.py", "scheduling/answers.py", "scheduling/plan.py", "scheduling/giving_way.py",
 )  # fmt: skip
 #: Where a part is not any number.
-SAMPLES = {"said": "ended", "asleep": "7 of them asleep until the next request"}
+SAMPLES = {
+    "said": "ended", "asleep": "7 of them asleep until the next request", "here": "this is no MIG instance",
+    "what": "available right now", "together": " over NVLink",
+}  # fmt: skip
 
 
 def _written(path: Path) -> Iterator[tuple[int, str]]:
@@ -87,7 +92,7 @@ def test_the_walk_reads_sentences() -> None:
         (
             "None of 2 devices can take it (2 NodeLost). Nearest, on node mill-a: Needs 9 GiB of device memory; L4 "
             "has 3.5 GiB free of 24 GiB.",
-            "2 个设备都放不下（2 NodeLost）。最接近的在节点 mill-a 上：需要 9 GiB 显存；L4 空闲 3.5 GiB，共 24 GiB。",
+            "2 个设备都放不下（2 节点无响应）。最接近的在节点 mill-a 上：需要 9 GiB 显存；L4 空闲 3.5 GiB，共 24 GiB。",
         ),
     ],
 )
@@ -112,3 +117,24 @@ def test_conditions_of_a_deployment_are_all_said(state: ReplicaState, deployment
     with translation.override("zh-hans"):
         unknown = [one.message for one in health.conditions if not sentences.said(one.message).is_translated]
     assert not unknown
+
+
+def _parts(text: str) -> str:
+    return re.sub(r"%\((\w+)\)s", lambda found: {"plan": "TP4", "acts": "lower num_threads"}.get(found[1], "7"), text)
+
+
+@pytest.mark.parametrize("clause", [*placements.ADVICE[2:], *placements.PLANS])
+def test_what_would_help_is_said_by_its_own_pattern_alone_and_joined(clause: str) -> None:
+    text = _parts(clause).replace("%%", "%")
+    with translation.override("zh-hans"):
+        alone = sentences.said(text)
+        assert alone.is_translated
+        joined = sentences.said(f"{text}; and node n1 reported again").text
+    assert joined == f"{alone.text}；并且节点 n1 重新上报"
+
+
+@pytest.mark.parametrize("reason", [*Reason, "NoDevices", "NeedUnknown", "QuotaExceeded"])
+def test_every_reason_has_words_in_both_languages(reason: str) -> None:
+    english = reasons.word(str(reason))
+    with translation.override("zh-hans"):
+        assert english != reasons.word(str(reason)) != str(reason) != english

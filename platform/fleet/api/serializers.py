@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from fleet import faults
+from fleet import faults, selectors
 from fleet.layouts import MAX_INSTANCES
 from fleet.models import Device, Gateway, HealthEvent, JoinToken, MachineKind, Node, Partition
 from kernel import clock
@@ -107,6 +107,7 @@ class NodeOut(serializers.ModelSerializer[Node]):
     held_device_bytes = serializers.IntegerField(read_only=True, allow_null=True)
     walls = WallOut(many=True, read_only=True)
     facts = serializers.DictField(read_only=True)
+    silent = serializers.SerializerMethodField()
 
     class Meta:
         model = Node
@@ -115,8 +116,14 @@ class NodeOut(serializers.ModelSerializer[Node]):
             "lease_expires_at", "agent_version", "data_address", "applied_generation", "hostname", "os", "cpus",
             "memory_bytes", "memory_available_bytes", "disk_free_bytes", "cpu_used", "held_host_bytes",
             "held_millicpus", "fault_domain", "walls", "facts", "device_count", "replica_count", "device_bytes",
-            "held_device_bytes",
+            "held_device_bytes", "silent",
         ]  # fmt: skip
+
+    @extend_schema_field(
+        serializers.BooleanField(help_text="Its lease has run out: nothing is placed there until it reports.")
+    )
+    def get_silent(self, row: Node) -> bool:
+        return selectors.is_silent(row)
 
 
 class HealthEventOut(serializers.ModelSerializer[HealthEvent]):

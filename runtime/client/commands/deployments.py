@@ -8,15 +8,13 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runtime.client import loglines, naming, output, waiting
+from runtime.client import loglines, naming, output, verdicts, waiting
 from runtime.client import session as sessions
 from runtime.client.errors import ApiError, NotReached, UsageError
 from runtime.client.output import field
 from runtime.client.session import Session
 
 READY_SECONDS = 1800.0
-#: Devices shown of a replica that waits.
-MAX_VERDICTS = 8
 
 DeploymentArg = Annotated[str, typer.Argument(help="Id of the deployment (or its beginning), or its endpoint's name.")]
 SetOption = Annotated[
@@ -62,9 +60,7 @@ def deploy(
     if replicas and not answer["fits"]:
         session.output.err.print(_fit_table(answer))
         if not anyway:
-            raise NotReached(
-                f"It fits on no device now. {answer.get('would_fit_if') or ''} (--anyway deploys it all the same)"
-            )
+            raise NotReached(f"{_refusal(answer)} (--anyway deploys it all the same)")
     elif replicas:
         fitting = [row for row in answer["devices"] if row["fits"]]
         session.output.note(f"Fits: {output.size(answer['need']['total_bytes'])} on {len(fitting)} device(s)")
@@ -127,7 +123,14 @@ def fit(
     else:
         session.output.out.print(_fit_table(answer))
     if not answer["fits"]:
-        raise NotReached(f"It fits on no device now. {answer.get('would_fit_if') or ''}".strip())
+        raise NotReached(_refusal(answer))
+    session.output.note(str(answer.get("message") or ""))
+
+
+def _refusal(answer: Mapping[str, Any]) -> str:
+    """Why it does not fit, as the platform says it, and what would help."""
+    help_ = f" It would fit if: {answer['would_fit_if']}." if answer.get("would_fit_if") else ""
+    return f"{answer.get('message') or 'It fits on no device now.'}{help_}"
 
 
 def _fit_table(answer: Mapping[str, Any]) -> RenderableType:
@@ -138,14 +141,15 @@ def _fit_table(answer: Mapping[str, Any]) -> RenderableType:
         if name.endswith("_bytes")
     ]
     rows = output.table(
-        answer["devices"],
+        verdicts.alike(answer["devices"]),
         [
             ("node", field("node")),
-            ("device", field("product")),
+            ("device", verdicts.devices),
             ("kind", field("kind")),
             ("free", lambda row: output.size(row.get("free_bytes"))),
             ("fits", field("fits")),
-            ("why not", _why_not),
+            ("why not", verdicts.why_not),
+            ("would fit if", field("would_fit_if")),
         ],
     )
     return Group(Text("needs " + ", ".join(parts)), *_plan_lines(need), rows)
@@ -159,14 +163,6 @@ def _plan_lines(need: Mapping[str, Any]) -> list[Text]:
     chosen = plan.get("chosen")
     lines = [Text(f"spread as {plan['sentence']}" if chosen else f"cannot be spread: {plan['sentence']}")]
     return lines + [Text(f"  not {other['name']}: {other['why_not']}") for other in plan.get("rejected", [])]
-
-
-def _why_not(row: Mapping[str, Any]) -> str:
-    """Why a device cannot take it, and what would help there."""
-    if row.get("fits"):
-        return ""
-    help_ = f" ({row['would_fit_if']})" if row.get("would_fit_if") else ""
-    return f"{row.get('message') or row.get('reason')}{help_}"
 
 
 def status(
@@ -373,19 +369,30 @@ def _show_one(session: Session, row: Mapping[str, Any]) -> None:
     if session.output.form == "table" and row.get("replicas"):
         session.output.out.print(output.table(row["replicas"], _REPLICA_COLUMNS))
         for replica in row["replicas"]:
-            _show_waiting(session, replica)
+            _show_spread(session, replica)
+        for replicas in verdicts.waiting_alike(row["replicas"]):
+            _show_waiting(session, replicas)
 
 
-def _show_waiting(session: Session, replica: Mapping[str, Any]) -> None:
-    """Of a replica without a place, the verdict on the devices that stand nearest, and what would help."""
-    told = replica.get("explanation") or {}
-    devices = told.get("devices") or []
-    for line in _plan_lines(told.get("need") or {})[:1] if replica["state"] != "pending" else []:
+def _show_spread(session: Session, replica: Mapping[str, Any]) -> None:
+    """Over which devices a replica is spread, and why so."""
+    need = (replica.get("explanation") or {}).get("need") or {}
+    for line in _plan_lines(need)[:1] if replica["state"] != "pending" else []:
         session.output.out.print(Text(f"{_short(replica)} on {', '.join(replica.get('nodes') or [])}: {line}"))
-    if replica["state"] != "pending" or not devices:
-        return
-    session.output.out.print(Text(f"Why {_short(replica)} waits"))
-    columns = [("node", field("node")), ("device", field("product")), ("why not", _why_not)]
-    session.output.out.print(output.table(devices[:MAX_VERDICTS], columns))
+
+
+def _show_waiting(session: Session, replicas: list[Mapping[str, Any]]) -> None:
+    """Of replicas that wait for the same, the verdict on every device that was judged, and what would help."""
+    told = replicas[0]["explanation"]
+    rows = verdicts.alike(told["devices"])
+    names = ", ".join(map(_short, replicas))
+    session.output.out.print(Text(f"Why {names} {'waits' if len(replicas) == 1 else 'wait'}"))
+    columns = [
+        ("node", field("node")), ("device", verdicts.devices), ("why not", verdicts.why_not),
+        ("would fit if", field("would_fit_if")),
+    ]  # fmt: skip
+    session.output.out.print(output.table(rows, columns))
+    if more := sum((told.get("refused") or {}).values()) - len(told["devices"]):
+        session.output.out.print(Text(f"{more} more devices refuse; these stand nearest."))
     if told.get("would_fit_if"):
-        session.output.out.print(Text(f"It would fit if: {told['would_fit_if']}"))
+        session.output.out.print(Text(f"It would fit if: {told['would_fit_if']}."))

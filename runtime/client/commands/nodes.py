@@ -1,6 +1,6 @@
 """nodes: machines of the platform, for platform admins."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -21,10 +21,10 @@ def register(app: typer.Typer) -> None:
     for verb, says in (
         ("cordon", "Place nothing new on a node."),
         ("uncordon", "Let a node take replicas again."),
-        ("drain", "Move everything off a node."),
         ("remove", "Forget a node that will not come back."),
     ):
         group.command(name=verb, help=says)(_verb(verb))
+    group.command()(drain)
     group.command(name="fault-domain")(fault_domain)
     app.add_typer(group, name="nodes")
     one = typer.Typer(help="Devices (platform admins): list, show, events, care for them.", no_args_is_help=True)
@@ -48,7 +48,7 @@ def list_nodes(ctx: typer.Context) -> None:
         list(session.api.rows("/nodes")),
         [
             ("node", field("name")),
-            ("state", field("state")),
+            ("state", _state),
             ("seen", lambda row: output.age(row.get("last_seen_at"), now)),
             ("cpus", field("cpus")),
             ("memory", lambda row: output.size(row.get("memory_bytes"))),
@@ -65,8 +65,9 @@ def show_node(ctx: typer.Context, node: Annotated[str, typer.Argument(help="Id o
     row = session.api.get(f"/nodes/{part(naming.node_id(session.api, node))}")
     lines = [
         ("node", row.get("name")),
-        ("state", row.get("state")),
+        ("state", _state(row)),
         ("message", row.get("message")),
+        ("replicas here", row.get("replica_count")),
         ("cpus", row.get("cpus")),
         ("memory", output.size(row.get("memory_bytes"))),
         ("devices", len(row.get("devices") or ())),
@@ -183,6 +184,26 @@ def fault_domain(
     session = sessions.of(ctx)
     row = session.api.post(f"/nodes/{part(naming.node_id(session.api, node))}/fault-domain", {"name": name})
     session.output.one(row, [("node", row["name"]), ("fault domain", row["fault_domain"] or "the node by itself")])
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """The state; of one that has not been heard of for too long, that it is silent."""
+    return f"{row.get('state')}, silent" if row.get("silent") else str(row.get("state"))
+
+
+def drain(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(help="Id or name of the node.")],
+    accept_gap: Annotated[
+        bool, typer.Option("--accept-gap", help="Replicas stop at once, whether their successors have a place or not.")
+    ] = False,
+) -> None:
+    """Move everything off a node, for maintenance: each replica stops when its successor elsewhere is ready."""
+    session = sessions.of(ctx)
+    where = f"/nodes/{part(naming.node_id(session.api, node))}/drain"
+    row = session.api.post(where, {"accept_gap": accept_gap})
+    lines = [("node", row["name"]), ("state", row["state"]), ("message", row.get("message"))]
+    session.output.one(row, [*lines, ("replicas here", row.get("replica_count"))])
 
 
 def _verb(verb: str) -> Callable[[typer.Context, str], None]:

@@ -134,8 +134,13 @@ def test_a_preview_says_whom_a_change_would_hurt_and_writes_nothing(tenant, admi
     assert [(held["endpoint"], held["gpu_millis"]) for held in found["reclaimable"]] == [
         ("chat", change["gpu_millis"]["used"])
     ]
+    small = admin.post(where, {"gpu_millis": 0, "storage_bytes": 1}, format="json").json()
+    kept = {each["quota"]: (each["over"] > 0, each["newly_borrowed"]) for each in small["changes"]}
+    assert (kept["storage_bytes"], kept["gpu_millis"], small["reclaimable"]) == ((True, 0), (True, 0), [])
     assert admin.get("/api/v1/tenants/acme/quota").json() == before
     admin.put("/api/v1/admin/tenants/acme/quota", {"guaranteed_gpu_millis": 0}, format="json")
+    lighter = admin.post(where, {"over_quota_weight": 1}, format="json").json()
+    assert [held["endpoint"] for held in lighter["reclaimable"]] == ["chat"]
     build.make_tenant("other")
     body = {"gpu_millis": 5000, "guaranteed_gpu_millis": 0}
     admin.put("/api/v1/admin/tenants/other/quota", body, format="json")

@@ -92,7 +92,7 @@ def test_what_is_left_over_goes_by_weight():
 
 @pytest.mark.parametrize(
     ("guaranteed", "limit", "used", "borrowed"),
-    [(4, -1, 10, 6), (4, 20, 3, 0), (-1, 5, 10, 5), (-1, -1, 10, 0), (8, 5, 10, 5)],
+    [(4, -1, 10, 6), (4, 20, 3, 0), (-1, 5, 10, 0), (-1, -1, 10, 0), (8, 5, 10, 5)],
 )
 def test_borrowed_is_what_is_held_above_the_guarantee(guaranteed, limit, used, borrowed):
     line = Line(Kind.GPU_MILLIS, Amount.of(used), Amount.limit(limit), Amount.limit(guaranteed))

@@ -240,3 +240,19 @@ def test_scores_kept_from_before_are_those_of_a_fresh_look(seed):
         kept = planner.decide(asked)
         assert [place.device.uuid for place in kept.places] == [place.device.uuid for place in fresh.places]
         assert (kept.reason, kept.message) == (fresh.reason, fresh.message)
+
+
+def test_everything_that_stands_against_a_device_is_named_and_what_may_pass_is_nearest():
+    far = node(2, state="cordoned", name="n2")
+    small, cordoned = (
+        device(1, memory_bytes=2 * GIB),
+        device(2, 2, memory_bytes=9 * GIB, state="suspect", message="hot"),
+    )
+    (answer,) = plan(snapshot([node(), far], [small, cordoned]), [ask(needs={"cpu": need("cpu", 8, 1, 500)})])
+    first, second = answer.devices()
+    assert [first["reason"], second["reason"]] == ["NodeCordoned", "InsufficientDeviceMemory"]
+    assert first["would_fit_if"] == answer.would_fit_if
+    assert answer.would_fit_if.split("; and ")[0] == "node n2 were in service: a platform admin can uncordon it"
+    assert second["would_fit_if"].startswith("Test CPU of node n1 had 6.00 GiB more memory")
+    (both,) = plan(snapshot([far], [device(2, 2, memory_bytes=2 * GIB)]), [ask(needs={"cpu": need("cpu", 8, 1, 500)})])
+    assert "had 6.00 GiB more memory; and node n2 were in service" in both.would_fit_if

@@ -195,7 +195,7 @@ def test_what_would_help_names_ones_own_replicas(tenant, version):
     assert answer["reason"] == "InsufficientDeviceMemory"
     (device,) = answer["devices"]
     assert 0 < device["short_by"] <= held
-    assert f"free by stopping {label}" in device["would_fit_if"]
+    assert f"stop {label} there" in device["would_fit_if"]
     assert label in answer["would_fit_if"]
 
 
@@ -204,6 +204,17 @@ def fit(client, version, status=200, **facts):
     answer = client.post("/api/v1/tenants/acme/fit", body, format="json")
     assert answer.status_code == status, answer.json()
     return answer.json()
+
+
+def test_nothing_is_placed_on_a_node_whose_lease_has_run_out(tenant, version, monkeypatch):
+    """Also where so many are silent that none is declared lost: that what it has is free cannot be proved."""
+    agent(memory_bytes=8 * GIB)
+    deploy(tenant, version)
+    late = clock.now() + datetime.timedelta(minutes=5)
+    monkeypatch.setattr(clock, "now", lambda: late)
+    cycle.run()
+    (row,) = rows()
+    assert (row.state, row.reason, Node.objects.get().state) == ("pending", "NodeLost", "ready")
 
 
 def test_the_dry_run_is_the_planners_answer_and_writes_nothing(tenant, version):

@@ -73,6 +73,12 @@ def test_serve_hands_everything_and_itself_to_the_engine(shell, monkeypatch, wor
     assert now.value.args[0] == [sys.executable, "-m", "runtime.engine.serve", *words]
 
 
+def test_serve_of_nothing_is_wrong_use(tmp_path):
+    command = [sys.executable, "-m", "runtime.client", "serve", str(tmp_path / "nothing")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "There is nothing at" in done.stderr) == (2, True)
+
+
 def test_serve_tells_the_engines_own_options(shell):
     done = subprocess.run(
         [sys.executable, "-m", "runtime.client", "serve", "--help"], capture_output=True, text=True, timeout=120

@@ -90,6 +90,8 @@ def test_a_machine_joins_with_the_token_and_is_steered_by_name(admin, shell):
     assert "Nothing was said." in shell("devices", "events", "--like", "no-such-node").err
     assert shell("nodes", "cordon", "mill-1", "-o", "json").json["state"] == "cordoned"
     assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
+    assert "Replicas stop now." in shell("nodes", "drain", "mill-1", "--accept-gap").out
+    assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
 
 
 def test_a_keys_limits_are_edited_and_its_secret_rotated(signed_in, shell):

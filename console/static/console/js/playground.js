@@ -238,14 +238,14 @@ class Chat {
     const url = this.root.dataset.gateway;
     document.querySelector("[data-code-note]").hidden = !sides.some((side) => side.revision);
     document.querySelector('[data-code="curl"]').textContent = asked.map(({ side, body }) => this.curl(url, side, body)).join("\n\n");
-    const head = `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}/v1", api_key=os.environ["MILLPOND_KEY"])\n`;
+    const head = `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}/v1", api_key=os.environ["MILLPOND_API_KEY"])\n`;
     document.querySelector('[data-code="python"]').textContent = head + asked.map(({ side, body }) => this.python(side, body)).join("\n\n");
   }
 
   curl(url, side, body) {
     const quoted = JSON.stringify(body, null, 2).replace(/'/g, "'\\''");
     const named = side.revision ? `  -H "${REVISION}: ${side.revision}" \\\n` : "";
-    return `curl ${url}${this.path} \\\n  -H "Authorization: Bearer $MILLPOND_KEY" \\\n${named}  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
+    return `curl ${url}${this.path} \\\n  -H "Authorization: Bearer $MILLPOND_API_KEY" \\\n${named}  -H "Content-Type: application/json" \\\n  -d '${quoted}'`;
   }
 
   python(side, body) {
