@@ -151,11 +151,12 @@ def test_serve_shows_progress_and_how_to_call_it(llama_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [(".", "neither a .gguf file nor a folder"), ("mistyped.gguf", "mistyped.gguf does not exist")]
+    ("name", "code", "reason"),
+    [(".", 1, "neither a .gguf file nor a folder"), ("mistyped.gguf", 2, "There is nothing at")],
 )
-def test_serve_says_what_is_wrong(tmp_path: Path, name: str, reason: str) -> None:
+def test_serve_says_what_is_wrong(tmp_path: Path, name: str, code: int, reason: str) -> None:
     command = [sys.executable, "-m", "runtime.engine.serve", str(tmp_path / name)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == EXIT_START_FAILED
+    assert done.returncode == code
     assert done.stderr.startswith("Error: ")
     assert reason in done.stderr
