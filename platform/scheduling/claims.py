@@ -59,14 +59,14 @@ class Claim:
     def _with(self, holder: HolderView) -> tuple[int, int]:
         """Bytes and thousandths of a GPU that its tenant would have released then."""
         size, millis = self._released.get(holder.tenant_id, (0, 0))
-        return size + holder.memory_bytes, millis + holder.gpu_millis
+        return size + holder.released[0], millis + holder.released[1]
 
     def _borrows_less(self, tenant: TenantView, size: int, millis: int) -> bool:
         """Once all is done the one that asks is no further above its guarantee: it cannot be taken back likewise."""
         if self._asking is None or not tenant.borrows or not self._asking.weight:
             return False
         mine = self._asking.over_share(self._need.total_bytes, self._millis)
-        return mine <= tenant.over_share(-size, -millis)
+        return mine <= tenant.over_share(-size - tenant.passing_bytes, -millis - tenant.passing_millis)
 
 
 def claim_of(board: Board, ask: Ask, need: Need, tenants: Tenants) -> Claim:

@@ -82,7 +82,7 @@ def _check(answer: Answer, victims: Sequence[HolderView], deployments: dict[uuid
     views = reading.tenants_of(foreign) if foreign else {}
     for tenant_id in foreign:
         theirs = [victim for victim in victims if victim.tenant_id == tenant_id]
-        if not views[tenant_id].borrowed(sum(v.memory_bytes for v in theirs), sum(v.gpu_millis for v in theirs)):
+        if not views[tenant_id].borrowed(sum(v.released[0] for v in theirs), sum(v.released[1] for v in theirs)):
             raise errors.StaleTransition("What was borrowed is within a guarantee now.")
 
 

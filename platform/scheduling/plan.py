@@ -185,7 +185,19 @@ class Planner:
         self._victims += len(found.replica_ids)
         self._holders.go((*found.victims, *found.waits))
         relief.reserve(self.board, found)
+        self._promise(ask, found)
         return found
+
+    def _promise(self, ask: Ask, found: relief.Relief) -> None:
+        """What is made room for counts for the next that ask, and what ends for it is nobody's to claim again."""
+        for victim in found.victims:
+            if victim.tenant_id in self._tenants:
+                self._tenants[victim.tenant_id] = self._tenants[victim.tenant_id].passing(*victim.released)
+        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        if tenant is not None:
+            devices = [self.board.bins[spot.bin].devices[at] for spot in found.spots for at in spot.devices]
+            size, millis = found.need.memory_bytes * len(devices), sum(charge(found.need, each) for each in devices)
+            self._tenants[tenant.id] = tenant.holding(size, millis).passing(size, millis)
 
     def standing(self, ask: Ask) -> tuple[int, float]:
         """Whose turn it is among equal priorities: within the guarantee first, then who borrows least by weight."""

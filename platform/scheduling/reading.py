@@ -26,6 +26,9 @@ from serving.states import MAY_GIVE_WAY, ReplicaState
 #: Parts of a ledger that stand for memory in use.
 _HELD: Final = ("weights_bytes", "workspace_bytes", "context_bytes", "kv_total_bytes")
 _OWNED: Final = frozenset({Isolation.EXCLUSIVE.value, Isolation.MIG.value})
+#: Replicas that give up what they hold. One that has stopped since its partitions were read has done so just now.
+_LEFT: Final = (ReplicaState.DRAINING, ReplicaState.STOPPED)
+_ENDING: Final = Q(state__in=_LEFT) | Q(recalled=True)
 
 
 def take(
@@ -125,7 +128,9 @@ def _device_view(row: Device, isolations: Mapping[str, int], link_domain: str) -
 class _Books:
     """All partitions with their owners, read once: by replica what it holds, by tenant what counts for its quota.
 
-    Stages of those ``apart`` may be on different nodes: on simulated devices, and wherever they are already.
+    ``excused`` do not count, for they have to leave by no fault of their tenant; of what counts ``passing`` ends anyway
+    (bytes, thousandths of a GPU). Stages of those ``apart`` may be on different nodes: on simulated devices, and
+    wherever they are already.
     """
 
     holdings: Mapping[uuid.UUID, tuple[Holding, ...]]
@@ -133,6 +138,8 @@ class _Books:
     owners: Mapping[uuid.UUID, uuid.UUID]
     bytes_of: Mapping[uuid.UUID, int]
     millis_of: Mapping[uuid.UUID, int]
+    passing: Mapping[uuid.UUID, tuple[int, int]]
+    excused: Collection[uuid.UUID]
     apart: Collection[uuid.UUID]
 
 
@@ -157,15 +164,22 @@ def _books() -> _Books:
     with scope.all_tenants():
         rows = Replica.objects.filter(id__in=holdings)
         owners = dict(rows.values_list("id", "tenant_id"))
-        going = set(rows.filter(leaving.condition()).values_list("id", flat=True))
+        excused = set(rows.filter(leaving.condition()).values_list("id", flat=True))
+        ending = set(rows.filter(_ENDING).values_list("id", flat=True))
     bytes_of: Counter[uuid.UUID] = Counter()
     millis_of: Counter[uuid.UUID] = Counter()
+    passing: dict[uuid.UUID, tuple[int, int]] = {}
     for replica_id, tenant_id in owners.items():
-        if replica_id in going:
+        if replica_id in excused:
             continue
-        bytes_of[tenant_id] += sum(holding.memory_bytes for holding in holdings[replica_id])
+        size = sum(holding.memory_bytes for holding in holdings[replica_id])
+        bytes_of[tenant_id] += size
         millis_of[tenant_id] += millis[replica_id]
-    return _Books({key: tuple(held) for key, held in holdings.items()}, millis, owners, bytes_of, millis_of, apart)
+        if replica_id in ending:
+            before = passing.get(tenant_id, (0, 0))
+            passing[tenant_id] = before[0] + size, before[1] + millis[replica_id]
+    held = {key: tuple(each) for key, each in holdings.items()}
+    return _Books(held, millis, owners, bytes_of, millis_of, passing, excused, apart)
 
 
 def _host_used() -> dict[uuid.UUID, int]:
@@ -187,7 +201,7 @@ def _holders(
     shown = {*asking, *(tenant.id for tenant in tenants.values() if tenant.borrowed(0, 0))}
     with scope.all_tenants():
         live = Replica.objects.filter(id__in=books.holdings).exclude(node=None)
-        going = Q(state=ReplicaState.DRAINING) | Q(recalled=True) | Q(moving_at__isnull=False)
+        going = _ENDING | Q(moving_at__isnull=False)
         wanted = live.filter(Q(tenant_id__in=shown) | going)
         rows = list(wanted.select_related("deployment__endpoint").defer("log_tail", "ledger", "stats", "explanation"))
     return tuple(
@@ -199,10 +213,11 @@ def _holders(
             priority=row.deployment.rank,
             holdings=books.holdings[row.id],
             endable=row.state in MAY_GIVE_WAY and not row.recalled and row.moving_at is None,
-            leaving=row.state == ReplicaState.DRAINING or row.recalled or row.moving_at is not None,
+            leaving=row.state in _LEFT or row.recalled or row.moving_at is not None,
             gpu_millis=books.millis[row.id],
             stages=row.parallel.get("pipeline", 1) if row.id in books.apart else 1,
             stranded=row.state == ReplicaState.UNREACHABLE,
+            counts=row.id not in books.excused,
         )
         for row in sorted(rows, key=lambda each: each.id)
     )
@@ -214,7 +229,7 @@ def tenants_of(tenant_ids: Collection[uuid.UUID], *, and_holders: bool = False) 
 
 
 def _tenants(books: _Books, tenant_ids: Collection[uuid.UUID], *, and_holders: bool) -> dict[uuid.UUID, TenantView]:
-    wanted = {*tenant_ids, *(books.bytes_of if and_holders else ())}
+    wanted = {*tenant_ids, *(books.owners.values() if and_holders else ())}
     with scope.all_tenants():
         every = list(TenantQuota.objects.select_related("group"))
     rows = {row.tenant_id: row for row in every}
@@ -228,10 +243,11 @@ def _tenants(books: _Books, tenant_ids: Collection[uuid.UUID], *, and_holders: b
         beside = members.get(terms.group_id, []) if terms.group_id is not None else []
         size = _line(terms, "hbm_bytes", books.bytes_of, beside)
         gpus = _line(terms, "gpu_millis", books.millis_of, beside)
+        passing = books.passing.get(tenant_id, (0, 0))
         found[tenant_id] = TenantView(
             id=tenant_id, guaranteed_bytes=size[0], limit_bytes=size[1], held_bytes=books.bytes_of.get(tenant_id, 0),
             guaranteed_millis=gpus[0], limit_millis=gpus[1], held_millis=books.millis_of.get(tenant_id, 0),
-            weight=terms.over_quota_weight,
+            weight=terms.over_quota_weight, passing_bytes=passing[0], passing_millis=passing[1],
         )  # fmt: skip
     return found
 

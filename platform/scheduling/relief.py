@@ -78,8 +78,15 @@ def find(board: Board, ask: Ask, held: Holders, tenants: Tenants, *, wait_only: 
             return None
         for victim in best.victims:
             pad.remove(victim)
+        _stage, spots = _spots(board, ask, best)
+    beside = _once([leaving.get(at, []) for at in sorted({spot.bin for spot in spots})])
+    with Pad(board) as pad:
+        for victim in best.victims:
+            pad.remove(victim)
+        waits = _fewest(board, ask, best, beside, _devices(board, spots))
+        for gone in waits:
+            pad.remove(gone)
         stage, spots = _spots(board, ask, best)
-    waits = _once([leaving.get(at, []) for at in sorted({spot.bin for spot in spots})])
     victims = tuple(sorted(best.victims, key=lambda h: (-h.importance, h.replica_id)))
     found = Relief(tuple(spots), stage, victims, (), tuple(waits))
     moves = _movable(board, found) if victims else []
@@ -112,6 +119,32 @@ def _spots(board: Board, ask: Ask, way: _Way) -> tuple[Need, list[Spot]]:
     if way.product:
         return stages.of_product(way.need, way.product), stages.look(board, way.need, _wish(ask), way.product)
     return way.need, [Spot(way.order, board.bins[way.order].cheapest(way.need)[1])]
+
+
+def _devices(board: Board, spots: Iterable[Spot]) -> frozenset[uuid.UUID]:
+    return frozenset(board.bins[spot.bin].devices[at].id for spot in spots for at in spot.devices)
+
+
+def _fewest(
+    board: Board, ask: Ask, way: _Way, leaving: list[HolderView], devices: frozenset[uuid.UUID]
+) -> list[HolderView]:
+    """Those of ``leaving`` that have to be gone: the room of the others is for the next that wait beside this one."""
+    there = [holder for holder in leaving if any(each.device_id in devices for each in holder.holdings)]
+    waits = there if _has_room(board, ask, way, there) else leaving
+    for spared in sorted(waits, key=lambda holder: (holder.memory_bytes, holder.replica_id)):
+        rest = [holder for holder in waits if holder is not spared]
+        if _has_room(board, ask, way, rest):
+            waits = rest
+    return waits
+
+
+def _has_room(board: Board, ask: Ask, way: _Way, without: Iterable[HolderView]) -> bool:
+    with Pad(board) as pad:
+        for holder in without:
+            pad.remove(holder)
+        if way.product:
+            return bool(stages.look(board, way.need, _wish(ask), way.product))
+        return board.bins[way.order].can(way.need)
 
 
 def _wish(ask: Ask) -> rank.Wish:

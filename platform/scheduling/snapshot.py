@@ -122,7 +122,8 @@ class HolderView:
 
     One that is ``leaving`` ends anyway. ``gpu_millis``: what it counts of GPUs. ``holdings`` are in the order of the
     ranks; ``stages`` is how many groups of them may be on different nodes. One that is ``stranded`` serves nobody, for
-    a node of it was declared lost: only what it holds of other nodes is free once it ends.
+    a node of it was declared lost: only what it holds of other nodes is free once it ends. What it holds ``counts``
+    for its tenant, or not while it has to leave by no fault of the tenant.
     """
 
     replica_id: uuid.UUID
@@ -136,6 +137,7 @@ class HolderView:
     gpu_millis: int = 0
     stages: int = 1
     stranded: bool = False
+    counts: bool = True
 
     @property
     def importance(self) -> int:
@@ -147,11 +149,19 @@ class HolderView:
         """Device memory that it holds, which is what quota counts."""
         return sum(holding.memory_bytes for holding in self.holdings)
 
+    @property
+    def released(self) -> tuple[int, int]:
+        """Bytes and thousandths of a GPU by which its tenant holds less once it ends."""
+        return (self.memory_bytes, self.gpu_millis) if self.counts else (0, 0)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TenantView:
     """Device memory and GPUs (thousandths) of a tenant: what nobody may take from it, what it may not exceed, what it
     holds. -1: unlimited; a guarantee without a limit promises all that it holds. ``weight`` counts above guarantees.
+
+    ``passing`` is the part of what it holds that ends anyway, or is only promised to it: a claim on the rest must not
+    count on that, or what is drained for one would be taken for borrowed again by the next.
     """
 
     id: uuid.UUID
@@ -162,6 +172,14 @@ class TenantView:
     limit_millis: int = UNLIMITED
     held_millis: int = 0
     weight: int = 100
+    passing_bytes: int = 0
+    passing_millis: int = 0
+
+    def passing(self, size: int, millis: int) -> "TenantView":
+        """The tenant once so much more of what it holds is passing."""
+        return dataclasses.replace(
+            self, passing_bytes=self.passing_bytes + size, passing_millis=self.passing_millis + millis
+        )
 
     def holding(self, more: int, millis: int = 0) -> "TenantView":
         """The tenant once it holds ``more`` bytes and ``millis`` of GPUs."""
@@ -186,8 +204,10 @@ class TenantView:
         """
         if not self.borrows:
             return False
-        return (self.guaranteed_bytes == UNLIMITED or self.held_bytes - released >= self.guaranteed_bytes) and (
-            self.guaranteed_millis == UNLIMITED or self.held_millis - millis >= self.guaranteed_millis
+        size = self.held_bytes - self.passing_bytes - released
+        gpus = self.held_millis - self.passing_millis - millis
+        return (self.guaranteed_bytes == UNLIMITED or size >= self.guaranteed_bytes) and (
+            self.guaranteed_millis == UNLIMITED or gpus >= self.guaranteed_millis
         )
 
     @property

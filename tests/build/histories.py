@@ -294,7 +294,7 @@ class History(Leaving):
             if replica is None or not replica.nodes:
                 continue
             guaranteed = self.fleet.limits[replica.tenant][0]
-            left = self.fleet.held_of(replica.tenant, self.replicas) - holder.memory_bytes
+            left = self.fleet.held_of(replica.tenant, self.replicas) - holder.released[0]
             if replica.tenant != answer.ask.tenant_id and left < guaranteed:
                 self.seen["evictions overtaken"] += 1  # its quota was raised, or it lost something else, since the plan
                 continue

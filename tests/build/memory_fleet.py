@@ -63,9 +63,12 @@ class Fleet:
     def held_of(self, tenant: uuid.UUID, replicas: dict[uuid.UUID, Replica]) -> int:
         """Bytes of devices that a tenant holds, without what has to leave."""
         mine = [part for part in self.parts.values() if replicas[part.replica].tenant == tenant]
-        going = {part.replica for part in mine if self.devices[part.device].state != "healthy"}
-        going |= {key for key in {part.replica for part in mine} if self._leaves(replicas[key])}
+        going = self._excused(replicas)
         return sum(part.memory_bytes for part in mine if part.replica not in going)
+
+    def _excused(self, replicas: dict[uuid.UUID, Replica]) -> set[uuid.UUID]:
+        sick = {part.replica for part in self.parts.values() if self.devices[part.device].state != "healthy"}
+        return sick | {key for key in {part.replica for part in self.parts.values()} if self._leaves(replicas[key])}
 
     def _leaves(self, replica: Replica) -> bool:
         return replica.leaving or any(self.nodes[node].state in ("lost", "draining") for node in replica.nodes)
@@ -99,6 +102,7 @@ class Fleet:
 
     def _holders(self, replicas: dict[uuid.UUID, Replica]) -> tuple[HolderView, ...]:
         parts: dict[uuid.UUID, list[Holding]] = {}
+        excused = self._excused(replicas)
         for (replica, _rank), part in sorted(self.parts.items()):
             parts.setdefault(replica, []).append(
                 Holding(
@@ -111,7 +115,7 @@ class Fleet:
                 replica_id=key, deployment_id=replicas[key].deployment, tenant_id=replicas[key].tenant,
                 label=str(key), priority=replicas[key].priority, holdings=tuple(held),
                 endable=not replicas[key].ending and not replicas[key].leaving, stages=replicas[key].need.stages,
-                leaving=replicas[key].leaving or replicas[key].ending,
+                leaving=replicas[key].leaving or replicas[key].ending, counts=key not in excused,
                 stranded=any(self.nodes[node].state == "lost" for node in replicas[key].nodes),
             )
             for key, held in parts.items()

@@ -165,6 +165,32 @@ def test_what_is_borrowed_is_claimed_back_without_naming_anybody():
     assert states(borrower) == ["stopped", "pending"]  # and does not take it back
 
 
+@pytest.mark.parametrize(("guaranteed", "gone"), [(0, 2), (3, 1)], ids=["both", "within the guarantee"])
+def test_no_more_go_while_the_first_still_drain(guaranteed, gone):
+    """Several on one node, over several rounds: each that asks waits for one of them."""
+    acme, other = make_tenant("acme"), make_tenant("other")
+    node = FakeAgent()
+    node.devices = [node.device(memory_bytes=ONE) for _number in range(4)]
+    node.join()
+    node.report()
+    borrower = deploy(other, catalog.checked_version(other), "theirs", replicas=4)
+    cycle.run()
+    node.cycle()
+    held = Partition.objects.first().memory_bytes
+    quota(other, guaranteed=guaranteed * held)
+    entitled = deploy(acme, catalog.checked_version(acme), "mine", replicas=2)
+    for _round in range(3):
+        cycle.run()
+        serving.run()
+        assert states(borrower).count("draining") == gone
+    for _round in range(4):
+        node.cycle()
+        serving.run()
+        cycle.run()
+    assert states(entitled).count("ready") == gone
+    assert AuditEvent.objects.filter(action="replica.draining", reason="Reclaimed").count() == gone
+
+
 @pytest.mark.parametrize("terms", [{}, {"guaranteed": GIB}], ids=["all is guaranteed", "enough is guaranteed"])
 def test_what_is_guaranteed_is_never_taken(terms):
     _node, borrower, entitled = two_tenants(**terms)

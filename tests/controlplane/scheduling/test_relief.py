@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from scheduling.plan import MAX_VICTIMS, plan
+from scheduling.snapshot import Holding
 from tests.build.fleets import GIB, ask, gpu, holder, need, node, snapshot, tenant
 
 NEED = {"cuda": need("cuda", 40, 1, 1000)}
@@ -180,3 +181,50 @@ def test_weights_count_above_a_guarantee_of_gpus_as_above_one_of_memory():
     even = tenant(2, -1, -1, 180, guaranteed_millis=2000, held_millis=2250)
     (kept,) = plan(snapshot([node(millicpus=99_000)], full, held, [light, even]), asks[1:])
     assert kept.relief is None
+
+
+WHOLE = {"cuda": need("cuda", 70, 1, 500, whole=True)}
+
+
+def eight_of_one(leaving=(), wanted=4, guaranteed=1000, held=8000, asking=(2000, 0, -1), excused=(), **facts):
+    """Eight GPUs of one node, all of the tenant 2; the tenant 1 asks for some. Who goes, and who is waited for."""
+    whole = [Holding(device_id=uuid.UUID(int=1000 + n), memory_bytes=70 * GIB, exclusive=True) for n in range(9)]
+    holders = [
+        holder(n, n, 70, tenant_number=2, gpu_millis=1000, leaving=n in leaving, endable=n not in leaving,
+               holdings=(whole[n],), counts=n not in excused)
+        for n in range(1, 9)
+    ]  # fmt: skip
+    devices = [gpu(n, held_bytes=70 * GIB, exclusive=True, gpu_millis=1000) for n in range(1, 9)]
+    firm, mine, limit = asking
+    tenants = [
+        tenant(1, -1, -1, 0, guaranteed_millis=firm, held_millis=mine, limit_millis=limit),
+        tenant(2, -1, -1, 0, guaranteed_millis=guaranteed, held_millis=held, **facts),
+    ]
+    asks = [ask(n, needs=WHOLE, tenant_id=uuid.UUID(int=1)) for n in range(wanted)]
+    found = [each.relief for each in plan(snapshot([node()], devices, holders, tenants), asks) if each.relief]
+    gone = sorted(each.label for relief in found for each in relief.victims)
+    return len(found), gone, sorted(each.label for relief in found for each in relief.waits)
+
+
+def test_those_that_wait_share_what_leaves_their_node():
+    """Else the first waits for all that leave there, and others have to go for the next."""
+    assert eight_of_one(leaving=[1, 2, 3, 4], passing_millis=4000) == (4, [], ["r1", "r2", "r3", "r4"])
+    assert eight_of_one(leaving=[1, 2, 3], passing_millis=3000) == (4, ["r4"], ["r1", "r2", "r3"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "want"),
+    [
+        pytest.param({"guaranteed": 6000}, ["r1", "r2"], id="a guarantee holds for all asks of a plan together"),
+        pytest.param({"guaranteed": 6000, "held": 8000, "passing_millis": 1000}, ["r1"], id="and with what ends"),
+        pytest.param({"wanted": 8}, ["r1", "r2", "r3", "r4"], id="nobody above both guarantees ends up with more"),
+        pytest.param({"asking": (2000, 0, 3000)}, ["r1", "r2", "r3"], id="not for more than the asking may hold"),
+        pytest.param({"asking": (2000, 3000, -1), "wanted": 8}, ["r1", "r2", "r3"],
+                     id="what the asking holds already counts"),
+        pytest.param({"guaranteed": 5000, "held": 6000, "excused": [1, 2], "asking": (8000, 0, -1), "wanted": 8},
+                     ["r1", "r2", "r3"],
+                     id="what does not count takes nothing from a guarantee"),
+    ],
+)  # fmt: skip
+def test_what_is_made_room_for_counts_for_the_next_ask(facts, want):
+    assert eight_of_one(**facts)[1] == want
