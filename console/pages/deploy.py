@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from catalog import configs
 from console import problems, queries
 from console.forms import NumberField, styled
-from console.presenters import samples
+from console.presenters import reasons, samples
 from console.presenters.isolation import REQUIRED
 from console.web import Here, done, tenant_page
 from kernel import errors
@@ -26,6 +26,8 @@ from tenants.roles import Permission
 
 _DEFAULT = configs.DEFAULTS
 MAX_SHOWN = 6
+#: What devices must have in common to stand in one row, besides node, product and reason.
+_ALIKE = ("fits", "isolation", "need_bytes", "free_bytes", "memory_bytes")
 _SETTINGS = (
     "dtype", "quantization", "kv_dtype", "offload_layers",
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
@@ -202,7 +204,9 @@ def fit(request: HttpRequest, here: Here) -> HttpResponse:
         )
         context["fit"] = dataclasses.asdict(answer) | {"ranks": answer.need["devices"] * answer.need["stages"]}
         ranked = sorted(answer.devices, key=lambda device: not device["fits"])
-        context["shown"], context["folded"] = ranked[:MAX_SHOWN], ranked[MAX_SHOWN:]
+        groups = reasons.together(ranked, *_ALIKE)
+        context["shown"], context["folded"] = groups[:MAX_SHOWN], groups[MAX_SHOWN:]
+        context["folded_count"] = sum(len(group.uuids) for group in groups[MAX_SHOWN:])
     except errors.PlatformError as exc:
         context["refusal"] = problems.describe(exc)
         context["code"] = exc.code

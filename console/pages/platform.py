@@ -139,9 +139,9 @@ def node_verb(request: HttpRequest, place: Place, node_id: uuid.UUID, verb: str)
         parts = [part for view in fleetviews.views(selectors.devices_of(found)) for part in view.parts]
         holders = sorted({part.holder.tenant for part in parts if part.holder})
         context = {
-            "node": found,
+            "node": selectors.node_with_counts(found.id),
             "verb": verb,
-            "replicas": len(parts),
+            "goes_on": found.state == NodeState.DRAINING,
             "tenants_here": holders,
             "needs_name": verb in ("drain", "remove"),
         }

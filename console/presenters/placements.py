@@ -3,6 +3,7 @@
 from typing import Final
 
 from django.utils.translation import gettext_noop as _
+from django.utils.translation import pgettext_lazy
 
 PLACES: Final = (
     _("Placed on %(device)s of %(node)s."),
@@ -30,6 +31,8 @@ PLACES: Final = (
     _("This needs one of %(products)s; this is %(device)s."),
     _("%(device)s is simulated: no engine can run on it."),
     _("Its node does not report %(device)s any more."),
+    _("%(device)s is %(health)s: %(why)s"),
+    _("no details"),
     _("A whole device is needed; others hold parts of %(device)s."),
     _("%(device)s belongs to one replica as a whole."),
     _("Limits that the driver keeps (MPS) are required; a CPU has none."),
@@ -42,12 +45,29 @@ PLACES: Final = (
     _("Needs %(count)s devices together; node %(node)s has %(free)s that could."),
     _("The quota on GPUs is %(limit)s; %(held)s are held and %(more)s more are asked for."),
     _("The quota on device memory is %(limit)s; %(held)s are held and %(more)s more are asked for."),
+    _(
+        "This needs %(needed)s %(counted)s; the tenant's quota is %(limit)s, of which %(held)s is in use and %(free)s "
+        "is left%(above)s. %(remedy)s or ask a platform admin for a larger quota."
+    ),
+    _(" (its group has no more)"),
+    _("Stop a deployment, let a replica share a GPU,"),
+    _("Stop a deployment, choose a smaller model or context,"),
+    _("Scale another deployment down"),
+    _("Archive and delete versions that are no longer needed"),
     _("Others end to make room for it; it starts when they have."),
     _("It gave its place back: it was above what is guaranteed to the tenant, and was claimed. %(why)s"),
     _("It gave its place to %(name)s, which has a higher priority. %(why)s"),
     _("It gave its place back: it was above what is guaranteed to the tenant, and was claimed."),
     _("It gave its place to %(name)s, which has a higher priority."),
 )
+
+#: What a quota counts, as a sentence names it after a number.
+COUNTED: Final = {
+    "GPU": pgettext_lazy("after a number", "GPU"),
+    "replica": pgettext_lazy("after a number", "replica"),
+    "of device memory": pgettext_lazy("after a number", "of device memory"),
+    "of storage": pgettext_lazy("after a number", "of storage"),
+}
 
 #: Ways over several devices, and why they cannot be: with the name of the way, and without.
 PLANS: Final = (
@@ -72,6 +92,7 @@ PLANS: Final = (
     ),
     _("%(plan)s comes first on as many devices"),
     _("%(plan)s is asked for"),
+    _("one device"),
 )
 
 #: What would make it fit, in clauses. The first two join others.

@@ -1,7 +1,7 @@
 """Why devices cannot take a replica: codes in the visitor's language, and devices that say the same told together."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django.utils.functional import Promise
@@ -42,7 +42,9 @@ def word(code: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Devices of one product on one node that refuse in the same words. ``uuids`` are the ends of their UUIDs."""
+    """Devices of one product on one node that answer in the same words. ``uuids`` are the ends of their UUIDs;
+    ``device`` is the whole answer of the first.
+    """
 
     node: str
     product: str
@@ -50,6 +52,7 @@ class Group:
     message: str
     would_fit_if: str
     uuids: list[str]
+    device: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,24 +64,29 @@ class Why:
     more: int
 
 
-def why(explanation: Mapping[str, Any] | None) -> Why | None:
-    """What the planner wrote about a replica without a place; ``None`` where it wrote nothing."""
-    told = explanation or {}
-    devices = [each for each in told.get("devices") or () if not each.get("fits")]
-    if not devices:
-        return None
-    found: dict[tuple[str, ...], Group] = {}
+def together(devices: Iterable[Mapping[str, Any]], *alike: str) -> list[Group]:
+    """The planner's answers for ``devices``, in its order; those that say the same and agree in ``alike`` are one."""
+    found: dict[tuple[Any, ...], Group] = {}
     for each in devices:
         uuid = each["device_uuid"]
         texts = [" ".join(each.get(name, "").replace(uuid, "").split()) for name in ("message", "would_fit_if")]
-        key = (each["node"], each["product"], each["reason"], *texts)
+        key = (each["node"], each["product"], each["reason"], *texts, *(each.get(name) for name in alike))
         if key in found:
             group = found[key]
             found[key] = dataclasses.replace(
                 group, message=texts[0], would_fit_if=texts[1], uuids=[*group.uuids, uuid[-8:]]
             )
         else:
-            words = each["message"], each.get("would_fit_if", "")
-            found[key] = Group(each["node"], each["product"], each["reason"], *words, [uuid[-8:]])
+            words = each.get("message", ""), each.get("would_fit_if", "")
+            found[key] = Group(each["node"], each["product"], each["reason"], *words, [uuid[-8:]], each)
+    return list(found.values())
+
+
+def why(explanation: Mapping[str, Any] | None) -> Why | None:
+    """What the planner wrote about a replica without a place; ``None`` where it wrote nothing."""
+    told = explanation or {}
+    devices = [each for each in told.get("devices") or () if not each.get("fits")]
+    if not devices:
+        return None
     more = sum((told.get("refused") or {}).values()) - len(devices)
-    return Why(list(found.values()), told.get("would_fit_if", ""), max(more, 0))
+    return Why(together(devices), told.get("would_fit_if", ""), max(more, 0))

@@ -15,7 +15,7 @@ from django.utils.translation import get_language, gettext, pgettext
 from django.utils.translation import gettext_noop as _
 
 from console.presenters import glyphs, reasons
-from console.presenters.placements import ADVICE, PLACES, PLANS
+from console.presenters.placements import ADVICE, COUNTED, PLACES, PLANS
 
 
 class Said(NamedTuple):
@@ -154,8 +154,9 @@ _UPLOADS: Final = (
 #: What a part looks like where anything at all would take too much or too little.
 _PART: Final = {
     "value": r"[\d.,]+(?: \S+)?", "why": r".*?", "plan": r"(?:one device|[TPE]P\d+[^:]*)",
+    "health": "|".join(glyphs.GLYPHS["gpu"]), "counted": "|".join(f"{text}s?" for text in COUNTED), "above": r".*?",
 }  # fmt: skip
-_SAID_AGAIN: Final = ("why", "source", "measure", "first", "rest")
+_SAID_AGAIN: Final = ("why", "source", "measure", "first", "rest", "plan", "above", "remedy")
 _PERCENT: Final = re.compile(r"([\d.,]+) %")
 MAX_LENGTH: Final = 2000
 
@@ -185,9 +186,13 @@ def _part(name: str, text: str) -> str:
     if name == "acts":
         return gettext(", or ").join(said(each).text for each in text.split(", or "))
     if name == "reasons":
-        return ", ".join(_counted(each) for each in text.split(", "))
+        return gettext(", ").join(_counted(each) for each in text.split(", "))
     if name == "state":
         return str(glyphs.of("replica", text).word)
+    if name == "counted":
+        return str(COUNTED[text.removesuffix("s")])
+    if name == "health":
+        return str(glyphs.of("gpu", text).word)
     if match := _PERCENT.fullmatch(text):
         return pgettext("percent, with the space the language wants", "%(number)s %%") % {"number": match[1]}
     return text
@@ -196,7 +201,7 @@ def _part(name: str, text: str) -> str:
 def _counted(text: str) -> str:
     """``14 NodeLost``: how many devices refuse, and the code."""
     count, _space, code = text.partition(" ")
-    return f"{count} {reasons.word(code)}"
+    return gettext("%(count)s × %(what)s") % {"count": count, "what": reasons.word(code)}
 
 
 @functools.cache

@@ -102,3 +102,15 @@ def test_tenants_come_in_pages_and_are_found_by_name(client: Client) -> None:
     assert len(seen) == len(set(seen)) == 90
     assert "Guest 007" in client.get("/platform/tenants/?q=Guest+007").content.decode()
     assert "Nothing matches" in client.get("/platform/tenants/?q=nobody").content.decode()
+
+
+def test_the_dialog_of_a_drain_says_what_is_left_to_do(client: Client) -> None:
+    _fleet(1)
+    node = Node.objects.get()
+    where = f"/platform/nodes/{node.id}/drain/"
+    assert "No replica is here" in client.get(where).content.decode()
+    Node.objects.update(state="draining")
+    text = client.get(where).content.decode()
+    assert "Let the rest stop on node-000" in text
+    assert '<input type="hidden" name="accept_gap" value="on">' in text
+    assert "Let the rest stop" not in client.get(f"/platform/nodes/{node.id}/").content.decode(), "nothing is left"

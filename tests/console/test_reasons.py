@@ -18,3 +18,10 @@ def test_devices_are_told_together_and_those_beyond_are_counted() -> None:
     assert (why.more, why.would_fit_if) == (7, "help")
     assert reasons.why({}) is None
     assert reasons.why({"devices": [{"fits": True}]}) is None
+
+
+def test_devices_with_other_numbers_stand_apart_where_the_numbers_are_shown() -> None:
+    row = {"node": "n1", "product": "L4", "reason": "", "fits": True, "free_bytes": 24}
+    rows = [row | {"device_uuid": "GPU-1"}, row | {"device_uuid": "GPU-2", "free_bytes": 9}]
+    assert [group.uuids for group in reasons.together(rows)] == [["GPU-1", "GPU-2"]]
+    assert [group.device["free_bytes"] for group in reasons.together(rows, "free_bytes")] == [24, 9]

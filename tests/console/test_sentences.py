@@ -92,7 +92,20 @@ def test_the_walk_reads_sentences() -> None:
         (
             "None of 2 devices can take it (2 NodeLost). Nearest, on node mill-a: Needs 9 GiB of device memory; L4 "
             "has 3.5 GiB free of 24 GiB.",
-            "2 个设备都放不下（2 节点无响应）。最接近的在节点 mill-a 上：需要 9 GiB 显存；L4 空闲 3.5 GiB，共 24 GiB。",
+            "2 个设备都放不下（节点无响应 2 个）。最接近的在节点 mill-a 上："
+            "需要 9 GiB 显存；L4 空闲 3.5 GiB，共 24 GiB。",
+        ),
+        (
+            "This needs 1 replica; the tenant's quota is 12, of which 18 is in use and 0 is left (its group has no "
+            "more). Scale another deployment down or ask a platform admin for a larger quota.",
+            "需要 1 个副本；租户配额为 12，已用 18，剩余 0（所属组已无余量）。"
+            "可缩减其他部署，或联系平台管理员提高配额。",
+        ),
+        (
+            "None of 4 devices can take it (1 DeviceUnhealthy, 3 InsufficientCpu). Nearest, on node mill-a: L4 GPU-1 "
+            "is quarantined: no details",
+            "4 个设备都放不下（设备异常 1 个、CPU 不足 3 个）。最接近的在节点 mill-a 上："
+            "L4 GPU-1 状态为“已隔离”：无详细信息",
         ),
     ],
 )
@@ -130,11 +143,12 @@ def test_what_would_help_is_said_by_its_own_pattern_alone_and_joined(clause: str
         alone = sentences.said(text)
         assert alone.is_translated
         joined = sentences.said(f"{text}; and node n1 reported again").text
-    assert joined == f"{alone.text}；并且节点 n1 重新上报"
+    assert joined == f"{alone.text}；同时，节点 n1 重新上报"
 
 
 @pytest.mark.parametrize("reason", [*Reason, "NoDevices", "NeedUnknown", "QuotaExceeded"])
 def test_every_reason_has_words_in_both_languages(reason: str) -> None:
-    english = reasons.word(str(reason))
+    with translation.override("en"):
+        english = reasons.word(str(reason))
     with translation.override("zh-hans"):
         assert english != reasons.word(str(reason)) != str(reason) != english
