@@ -158,17 +158,20 @@ def _move(
         fresh = Node.objects.select_for_update(no_key=True).get(id=node.id)
         if fresh.state == NodeState.LOST and to is not NodeState.DRAINED:
             return _move_lost(actor, fresh, to, accepts_gap)
+        if fresh.state == to and (fresh.accepts_gap or not accepts_gap):
+            return fresh
         if fresh.state == to:
-            return _accept_gap(actor, fresh, message) if accepts_gap and not fresh.accepts_gap else fresh
-        expected = None if expect is None else [expect]
-        move = machine.move(fresh, NODE, to, reason=reason, message=message, expect=expected, accepts_gap=accepts_gap)
-        record_move(move, actor=actor, tenant_id=None, subject_label=fresh.name)
+            _accept_gap(actor, fresh, message)
+        else:
+            wanted = None if expect is None else [expect]
+            move = machine.move(fresh, NODE, to, reason=reason, message=message, expect=wanted, accepts_gap=accepts_gap)
+            record_move(move, actor=actor, tenant_id=None, subject_label=fresh.name)
         outbox.emit(CAPACITY_CHANGED, {"node": str(fresh.id)})
         hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "nodes", "node": str(fresh.id)})
     return fresh
 
 
-def _accept_gap(actor: Actor, node: Node, message: str) -> Node:
+def _accept_gap(actor: Actor, node: Node, message: str) -> None:
     """A drain that goes on already: what is left stops now."""
     Node.objects.filter(id=node.id).update(accepts_gap=True, message=message)
     node.accepts_gap, node.message = True, message
@@ -180,9 +183,6 @@ def _accept_gap(actor: Actor, node: Node, message: str) -> Node:
         tenant_id=None,
         subject_label=node.name,
     )
-    outbox.emit(CAPACITY_CHANGED, {"node": str(node.id)})
-    hints.push_on_commit(hints.PLATFORM_TOPIC, {"what": "nodes", "node": str(node.id)})
-    return node
 
 
 def _move_lost(actor: Actor, node: Node, to: NodeState, accepts_gap: bool) -> Node:

@@ -41,6 +41,13 @@ sys.stdout.buffer.write(b"\\n" + msgspec.json.encode(result))
 _ARCHITECTURES: Final = {"ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
 _VERSIONS: Final = {"3.0": 4, "4.0": 6, "5.0": 7}
 _THROTTLE: Final = {"power_cap": 0x4, "hw_slowdown": 0x8, "sw_thermal": 0x20, "hw_thermal": 0x40, "power_brake": 0x80}
+#: A program for :meth:`FakeDriver.run`: what an agent finds.
+SCAN = """
+from runtime.agent.devices.nvml import NvmlSource
+source = NvmlSource()
+opened = source.open()
+result = source.scan()
+"""
 
 
 def header() -> str:

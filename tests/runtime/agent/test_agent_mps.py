@@ -10,7 +10,7 @@ from agent_rig import GIB, eventually
 from runtime.wire.assignments import DeviceGrant, Share
 from runtime.wire.devices import DeviceKind
 from runtime.wire.reports import Phase
-from tests.build.nvml_stub import FakeDriver, build
+from tests.build.nvml_stub import FakeDriver
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -27,11 +27,6 @@ echo "$CUDA_VISIBLE_DEVICES $word" >> {folder}/mps.log
 [ "$word" = quit ] && rm "$CUDA_MPS_PIPE_DIRECTORY/alive"
 exit 0
 """
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
