@@ -13,6 +13,8 @@ from kernel.isolation import Requirement
 GIB: Final = 1024**3
 DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 ENGINES: Final = ("causal",)
+#: What each engine runs; versions of other formats are kept, estimated and compared, and not deployed.
+ENGINE_FORMATS: Final[Mapping[str, tuple[str, ...]]] = {"causal": ("huggingface", "gguf")}
 # What the engine has; a test compares. 16-bit weights need no entry: that is what ``dtype`` says.
 QUANTIZATIONS: Final = ("none", "int8", "int8_weight_only", "int4_weight_only", "fp8")
 KV_DTYPES: Final = ("same", "int8", "fp8")
@@ -97,6 +99,7 @@ _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "pipeline_parallel": (0, 64),
     "expert_parallel": (0, 64),
 }
+_FORMAT_NAMES: Final[Mapping[str, str]] = {"huggingface": "Hugging Face", "gguf": "GGUF", "onnx": "ONNX"}
 _FRACTIONS: Final = ("watermark_low", "watermark_high", "watermark_critical", "tenant_kv_share")
 _LONGEST_SECONDS: Final = 86_400.0
 _SECONDS: Final = ("queue_timeout_seconds", "sleep_after_seconds")
@@ -132,22 +135,31 @@ def normalise(config: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def no_engine(settings: Settings, version_format: str) -> str:
+    """Why the engine of ``settings`` cannot run a version of that format; "" when it can."""
+    if version_format in ENGINE_FORMATS[settings.engine]:
+        return ""
+    name = _FORMAT_NAMES.get(version_format, version_format)
+    return f"No engine here runs {name} models. The version is kept, and what it needs of a device is known."
+
+
 def check_version(settings: Settings, *, max_model_len: int, num_experts: int) -> None:
     """Refuse what a version cannot do: more context than it has, or experts spread that are none or do not divide.
 
     Raises:
-        errors.InvalidInput: it has ``max_model_len`` positions and ``num_experts`` experts (0: a dense model).
+        errors.InvalidInput: it has ``max_model_len`` positions (0: no bound) and ``num_experts`` experts (0: a dense
+            model).
     """
-    if settings.max_model_len > max_model_len:
+    if settings.max_model_len > max_model_len > 0:
         raise _wrong(
-            "max_model_len", f"max_model_len is at most {max_model_len} for this version; 0 takes the whole of it."
+            "max_model_len", f"max_model_len is at most {max_model_len} for this model; 0 takes the whole of it."
         )
     ranks = settings.expert_parallel
     if ranks > 1 and not num_experts:
-        text = "expert_parallel is for mixture-of-experts models, and this version is dense. Leave it out."
+        text = "expert_parallel is for mixture-of-experts models, and this one is dense. Leave it out."
         raise _wrong("expert_parallel", text)
     if ranks > 1 and num_experts % ranks:
-        text = f"The {num_experts} experts of this version do not divide by expert_parallel {ranks}: name a divisor."
+        text = f"The {num_experts} experts of this model do not divide by expert_parallel {ranks}: name a divisor."
         raise _wrong("expert_parallel", text)
 
 

@@ -13,6 +13,13 @@ class VersionNotReady(errors.Conflict):
     title = "Version is not ready"
 
 
+class NoEngine(errors.Conflict):
+    """The version is ready, and none of the engines here runs its format."""
+
+    code = "no_engine"
+    title = "No engine runs it"
+
+
 class FilesMissing(errors.Conflict):
     code = "files_missing"
     title = "Files are missing"

@@ -2,10 +2,13 @@
 
 - weights: parameters x bytes of the dtype, or as ``holding`` says where they are quantized (whatever the file holds is
   brought into that when it is loaded); layers that wait in host memory are there instead, but for one at a time;
-- KV per token: 2 x layers x kv_heads x head_dim x bytes, or one byte and a scale per head;
+- KV per token: 2 x layers x kv_heads x head_dim x bytes, or one byte and a scale per head; of latent attention
+  layers x what it keeps x bytes;
 - workspace: the larger of one step's activations and its logits, which never live at the same time; the attention mask
   of a full step over the longest sequence; rotary tables; a copy of one layer's pages, padded; library scratch;
 - context: what a process costs on a device before the first byte of the model;
+- a graph (ONNX) has its weights in the types of the file and no KV cache; its workspace is what an arena holds that
+  grows in powers of two, up to twice the values that live at the same time, or its largest weight on its way there;
 - headroom: an engine keeps its level below the critical watermark, so what lies above it must be there too.
 """
 
@@ -14,13 +17,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from catalog import holding
+from catalog import graphs, holding
 from catalog.configs import DTYPE_BYTES
 from catalog.holding import Shape, kv_bytes_per_token
 
 MIB: Final = 1024**2
 # Interpreter, torch and its thread pools on a CPU; driver context and kernels on a GPU.
 CONTEXT_BYTES: Final[Mapping[str, int]] = {"cpu": 400 * MIB, "cuda": 600 * MIB, "simulated": 600 * MIB}
+# A process that runs a graph has no torch: interpreter, HTTP and the runtime's library on a CPU.
+GRAPH_CONTEXT_BYTES: Final[Mapping[str, int]] = {**CONTEXT_BYTES, "cpu": 128 * MIB}
 # What matrix libraries keep for themselves.
 SCRATCH_BYTES: Final[Mapping[str, int]] = {"cpu": 64 * MIB, "cuda": 256 * MIB, "simulated": 256 * MIB}
 # A GPU replica's process on the host: interpreter, torch, and one shard of weights on its way to the device.
@@ -36,15 +41,19 @@ _TABLE_BYTES: Final = 8  # a sine and a cosine in float32 per position and dimen
 _SCORES: Final = 1 << 22  # bounded scores are written out, at most so many at a time
 _UNPACKED_COPIES: Final = 2  # a weight of few bits on its way to the product, where no product reads it packed
 _VISIT_COPIES: Final = 4
+_ARENA_COPIES: Final = 2
 _GATHER_PADDING: Final = 2  # sequences read together are padded to the longest, at most twice the shortest
 
 
 class VersionFacts(Protocol):
     """What is read of a model version."""
 
-    parameters: int
-    max_model_len: int
-    metadata: Any
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def metadata(self) -> Any: ...
 
 
 class Config(Protocol):
@@ -103,8 +112,19 @@ class Estimate:
 
 
 def estimate(version: VersionFacts, config: Config, *, device_kind: str = "cpu") -> Estimate:
-    """Estimate a replica of ``version`` under ``config`` on a device of ``device_kind`` (cpu, cuda, simulated)."""
+    """Estimate a replica of ``version`` under ``config`` on a device of ``device_kind`` (cpu, cuda, simulated).
+
+    Raises:
+        KeyError, TypeError, ValueError: a size is missing from the version's facts, or is none.
+    """
+    if is_graph(version):
+        return estimate_graph(version.metadata, config, device_kind=device_kind)
     return estimate_shape(shape_of(version), config, max_positions=version.max_model_len, device_kind=device_kind)
+
+
+def is_graph(version: VersionFacts) -> bool:
+    """True for a model that is one graph: it has neither layers nor a KV cache."""
+    return "activation_terms" in version.metadata
 
 
 def shape_of(version: VersionFacts) -> Shape:
@@ -162,6 +182,31 @@ def estimate_shape(shape: Shape, config: Config, *, max_positions: int, device_k
     )
 
 
+def estimate_graph(metadata: Mapping[str, Any], config: Config, *, device_kind: str = "cpu") -> Estimate:
+    """What a graph needs by its header (``formats.facts.GraphFacts``), for batches of ``max_num_seqs`` rows.
+
+    Open dimensions that are not the batch have ``max_model_len`` elements, or ``graphs.DEFAULT_LENGTH``.
+    """
+    weights = sum(int(each) for each in metadata["weight_types"].values())
+    terms = graphs.unpacked(metadata["activation_terms"])
+    length = config.max_model_len or graphs.DEFAULT_LENGTH
+    living = graphs.bytes_of(terms, batch=config.max_num_seqs, length=length)
+    workspace = max(living * _ARENA_COPIES, int(metadata["largest_weight_bytes"])) + SCRATCH_BYTES[device_kind]
+    context = GRAPH_CONTEXT_BYTES[device_kind]
+    parts = weights + workspace + context
+    headroom = math.ceil(parts / config.watermark_critical) - parts
+    return Estimate(
+        weights_bytes=weights,
+        kv_bytes_per_token=0,
+        kv_floor_bytes=0,
+        workspace_bytes=workspace,
+        context_bytes=context,
+        headroom_bytes=headroom,
+        host_memory_bytes=parts + headroom if device_kind == "cpu" else HOST_PROCESS_BYTES,
+        max_model_len=0,
+    )
+
+
 def _offloaded(shape: Shape, config: Config, width: int, device_kind: str) -> tuple[int, int]:
     """Bytes of one layer that waits in host memory, and of all of them, which are copied in each step."""
     layers = min(config.offload_layers, shape.layers)
@@ -178,8 +223,9 @@ def workspace_bytes(shape: Shape, width: int, batched_tokens: int, seqs: int) ->
     """
     mlp = 3 * shape.intermediate_size
     if shape.sparse_layers:
-        mlp = max(mlp, 3 * shape.expert_size + _VISIT_COPIES * shape.experts_per_token * shape.hidden_size)
-    attention = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        visits = _VISIT_COPIES * shape.experts_per_token * shape.hidden_size
+        mlp = max(mlp, 3 * max(shape.expert_size, shape.shared_size) + visits)
+    attention = holding.attention_values(shape)
     activations = batched_tokens * (max(mlp, attention) + _RESIDUAL_STREAMS * shape.hidden_size) * width
     logits = min(seqs, batched_tokens) * shape.vocab_size * (width + _LOGIT_COPY_BYTES)
     return max(activations, logits)

@@ -26,8 +26,11 @@ class Shape:
     """The sizes of a decoder that decide its memory.
 
     ``sparse_layers`` layers have ``num_experts`` experts of ``expert_size``, of which a token visits
-    ``experts_per_token``; ``int4_group`` weights share a scale in 4 bits. What came after the first versions were
-    checked has a default.
+    ``experts_per_token``, and ``shared_size`` inner values that every token visits; ``int4_group`` weights share a
+    scale in 4 bits. With multi-head latent attention ``latent_dim`` values are kept per token and layer for all heads
+    together (0: keys and values of each head): ``rope_dim`` of them carry the position, the others are keys and values
+    compressed. ``query_rank`` is what queries are compressed to (0: they are not), ``value_dim`` the size of a head's
+    values where it is not ``head_dim`` (0: it is). What came after the first versions were checked has a default.
     """
 
     parameters: int
@@ -46,6 +49,11 @@ class Shape:
     expert_size: int = 0
     capped_scores: bool = False
     int4_group: int = 64
+    shared_size: int = 0
+    latent_dim: int = 0
+    rope_dim: int = 0
+    query_rank: int = 0
+    value_dim: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +74,55 @@ def layer_matrices(shape: Shape, *, sparse: bool) -> Iterator[Matrix]:
     """The products of one layer, as the engine fuses them."""
     entry = architectures.by_name(shape.architecture)
     ways = 2 if entry is None or entry.gated else 1
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    yield Matrix(q + 2 * kv, shape.hidden_size)
-    yield Matrix(shape.hidden_size, q)
+    yield from _attention_matrices(shape)
     inner, count = (shape.expert_size, shape.num_experts) if sparse else (shape.intermediate_size, 1)
     yield Matrix(ways * inner, shape.hidden_size, count)
     yield Matrix(shape.hidden_size, inner, count)
+    if sparse and shape.shared_size:
+        yield Matrix(ways * shape.shared_size, shape.hidden_size)
+        yield Matrix(shape.hidden_size, shape.shared_size)
+
+
+def _attention_matrices(shape: Shape) -> Iterator[Matrix]:
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    if not shape.latent_dim:
+        yield Matrix(q + 2 * kv, shape.hidden_size)
+        yield Matrix(shape.hidden_size, q)
+        return
+    yield from _compressing(shape)
+    yield Matrix(q, shape.query_rank or shape.hidden_size)
+    yield Matrix(_expanded(shape), shape.latent_dim - shape.rope_dim)
+    yield Matrix(shape.hidden_size, shape.heads * (shape.value_dim or shape.head_dim))
+
+
+def _compressing(shape: Shape) -> Iterator[Matrix]:
+    """What makes the compressed forms of queries, keys and values."""
+    if shape.latent_dim:
+        yield Matrix(shape.latent_dim, shape.hidden_size)
+        if shape.query_rank:
+            yield Matrix(shape.query_rank, shape.hidden_size)
+
+
+def _expanded(shape: Shape) -> int:
+    """One token's keys and values once they are no longer compressed; the part with the position is shared."""
+    return shape.heads * (shape.head_dim - shape.rope_dim + (shape.value_dim or shape.head_dim))
+
+
+def attention_values(shape: Shape) -> int:
+    """Values of one token that live at a time where attention is computed: queries, keys and values."""
+    q = shape.heads * shape.head_dim
+    if shape.latent_dim:
+        return q + shape.query_rank + shape.latent_dim + _expanded(shape)
+    return q + 2 * shape.kv_heads * shape.head_dim
+
+
+def undivided(shape: Shape) -> tuple[int, int]:
+    """Weights that each rank of tensor parallelism has whole: in matrices that may be held in fewer bits, and others.
+
+    These are what compresses queries, keys and values, and the routers of experts.
+    """
+    matrices = shape.layers * sum(matrix.parameters for matrix in _compressing(shape))
+    return matrices, shape.sparse_layers * shape.num_experts * shape.hidden_size
 
 
 def weights_bytes(shape: Shape, width: int, quantization: str = "none", *, kernels: bool = False) -> int:
@@ -114,9 +165,13 @@ def largest_matrix(shape: Shape) -> int:
 
 
 def kv_bytes_per_token(shape: Shape, width: int, kv_dtype: str = "same") -> int:
-    """Keys and values of one token in all layers, ``width`` bytes an element; or one byte and a scale per head."""
-    head = shape.head_dim * width if kv_dtype == "same" else shape.head_dim + _SCALE_BYTES
-    return 2 * shape.layers * shape.kv_heads * head
+    """Keys and values of one token in all layers, ``width`` bytes an element; or one byte and a scale per head.
+
+    Of latent attention what is kept is like one head, with no keys apart from values: every rank keeps all of it.
+    """
+    kept = shape.latent_dim or shape.head_dim
+    head = kept * width if kv_dtype == "same" else kept + _SCALE_BYTES
+    return shape.layers * head * (1 if shape.latent_dim else 2 * shape.kv_heads)
 
 
 def _held(matrix: Matrix, width: int, quantization: str, kernels: bool, int4_group: int = _INT4_GROUPS[0]) -> int:

@@ -99,7 +99,11 @@ class ModelVersion(models.Model):
             ),
             models.CheckConstraint(
                 condition=~models.Q(state__in=[VersionState.READY.value, VersionState.ARCHIVED.value])
-                | (~models.Q(format="") & ~models.Q(architecture="") & models.Q(max_model_len__gte=1)),
+                | (
+                    ~models.Q(format="")
+                    & ~models.Q(architecture="")
+                    & (models.Q(max_model_len__gte=1) | models.Q(format="onnx"))
+                ),
                 name="version_ready_is_described",
             ),
             models.CheckConstraint(

@@ -55,7 +55,9 @@ CODE: Final = frozenset(
         "cubin",
     }
 )
-WEIGHTS: Final = frozenset({"safetensors", "gguf"})
+WEIGHTS: Final = frozenset({"safetensors", "gguf", "onnx"})
+#: Where an ONNX model keeps larger tensors, as its exporters name such files: ``m.onnx.data``, ``m.onnx_data_1``.
+_EXTERNAL_DATA: Final = re.compile(r"\.onnx(\.data|_data(_[0-9]{1,5})?)\Z", re.IGNORECASE)
 DATA: Final = frozenset({"json", "txt", "jinja", "model", "md"})
 _PLAIN_NAMES: Final = frozenset({"license", "notice", "readme", "copying", "use_policy", ".gitattributes"})
 
@@ -100,6 +102,8 @@ def check_kind(path: str) -> Refusal | None:
     name = path.rsplit("/", 1)[-1].lower()
     suffixes = name.split(".")[1:]
     last = suffixes[-1] if suffixes else ""
+    if is_external_data(path):
+        return None
     if last in PICKLES or set(suffixes) & {"pkl", "pickle", "joblib"}:
         return Refusal(
             path,
@@ -116,9 +120,14 @@ def check_kind(path: str) -> Refusal | None:
     return Refusal(
         path,
         "UnexpectedFile",
-        f"{path} is not part of a model here. Upload .safetensors or .gguf with its .json, .txt, "
+        f"{path} is not part of a model here. Upload .safetensors, .gguf or .onnx with its .json, .txt, "
         ".jinja and .model files.",
     )
+
+
+def is_external_data(path: str) -> bool:
+    """True for a file that holds tensors of an ONNX model."""
+    return _EXTERNAL_DATA.search(path) is not None
 
 
 def check_all(names: Sequence[str]) -> Refusal | None:

@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError, models, transaction
 
 from catalog import configs, paths, releases, storage
-from catalog.errors import FileRefused, FilesMissing, InUse, NameTaken, VersionNotReady
+from catalog.errors import FileRefused, FilesMissing, InUse, NameTaken, NoEngine, VersionNotReady
 from catalog.models import (
     ALIAS_NAME,
     ALIAS_NAME_PATTERN,
@@ -255,6 +255,7 @@ def make_revision(*, actor: Actor, tenant: Tenant, version: ModelVersion, config
     Raises:
         errors.InvalidInput: an unknown or impossible setting; ``data["field"]`` names it.
         VersionNotReady: the version is not ready.
+        NoEngine: no engine runs its format.
     """
     access.require(actor, Permission.DEPLOY, tenant.id)
     chosen = configs.normalise(config)
@@ -263,6 +264,8 @@ def make_revision(*, actor: Actor, tenant: Tenant, version: ModelVersion, config
         version = ModelVersion.objects.select_for_update(of=("self",), no_key=True).get(id=version.id)
         if version.state != VersionState.READY:
             raise _not_ready(version)
+        if why := configs.no_engine(chosen, version.format):
+            raise NoEngine(why, data={"format": version.format})
         experts = int(version.metadata.get("num_experts") or 0)
         configs.check_version(chosen, max_model_len=version.max_model_len, num_experts=experts)
         serving_config = _serving_config(tenant, chosen)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db import transaction
 
 from catalog import configs, formats, holding, releases, storage
-from catalog.estimate import estimate_shape
+from catalog.estimate import Estimate, estimate_graph, estimate_shape
 from catalog.holding import Shape
 from catalog.models import ModelVersion, VersionFile
 from catalog.states import VERSION, VersionState
@@ -73,7 +73,7 @@ def _source(file: VersionFile) -> formats.Source:
     return formats.Source(file.path, file.size, storage.path_of(file.sha256))
 
 
-def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") -> bool:
+def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.GraphFacts | formats.Rejected") -> bool:
     with transaction.atomic(), scope.all_tenants():
         rows = ModelVersion.objects.select_for_update(of=("self",), no_key=True).select_related("model")
         version = rows.filter(id=version_id, state=VersionState.VALIDATING).first()
@@ -98,11 +98,8 @@ def _settle(version_id: uuid.UUID, verdict: "formats.Facts | formats.Rejected") 
     return True
 
 
-def _columns(facts: formats.Facts) -> dict[str, Any]:
+def _columns(facts: formats.Facts | formats.GraphFacts) -> dict[str, Any]:
     metadata = facts.metadata()
-    known = dataclasses.asdict(facts) | {"int4_group": holding.int4_group(facts.weight_types)}
-    shape = Shape(**{field.name: known[field.name] for field in dataclasses.fields(Shape)})
-    needed = estimate_shape(shape, configs.DEFAULTS, max_positions=facts.max_model_len)
     return {
         "format": facts.format,
         "architecture": facts.architecture,
@@ -110,5 +107,14 @@ def _columns(facts: formats.Facts) -> dict[str, Any]:
         "max_model_len": facts.max_model_len,
         "has_chat_template": facts.has_chat_template,
         "metadata": metadata,
-        "estimate": needed.as_dict(),
+        "estimate": _needed(facts, metadata).as_dict(),
     }
+
+
+def _needed(facts: formats.Facts | formats.GraphFacts, metadata: dict[str, Any]) -> Estimate:
+    """What a replica needs on a CPU under the standard serving config."""
+    if isinstance(facts, formats.GraphFacts):
+        return estimate_graph(metadata, configs.DEFAULTS)
+    known = dataclasses.asdict(facts) | {"int4_group": holding.int4_group(facts.weight_types)}
+    shape = Shape(**{field.name: known[field.name] for field in dataclasses.fields(Shape) if field.name in known})
+    return estimate_shape(shape, configs.DEFAULTS, max_positions=facts.max_model_len)

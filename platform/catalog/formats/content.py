@@ -4,11 +4,12 @@ import re
 from typing import Final
 
 from catalog.formats.facts import Reason, Rejected, Source
+from catalog.paths import is_external_data
 
 _HEAD: Final = 512
 _MAX_TEXT_BYTES: Final = 64 * 1024**2
 # Formats whose own strict reader decides: their first bytes are a number that may look like anything.
-_STRICT: Final = ("safetensors", "gguf")
+_STRICT: Final = ("safetensors", "gguf", "onnx")
 _PICKLE = re.compile(
     rb"\A(?:\x80[\x02-\x05]|\((?:dp|lp)[0-9]|"
     rb"c(?:os|posix|nt|sys|builtins|__builtin__|subprocess|copy_?reg|collections|torch[a-z_.]*|numpy[a-z_.]*)\n"
@@ -28,7 +29,7 @@ def check(file: Source) -> None:
     Raises:
         Rejected: with the reason for the kind of content.
     """
-    if file.name.rsplit(".", 1)[-1].lower() in _STRICT:
+    if file.name.rsplit(".", 1)[-1].lower() in _STRICT or is_external_data(file.path):
         return
     if file.size > _MAX_TEXT_BYTES:
         raise Rejected(

@@ -1,6 +1,8 @@
 """Which tensors a decoder must have, and in which shapes (pure). The architecture says what there is."""
 
+import collections
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 from catalog.architectures import Architecture
@@ -89,6 +91,24 @@ def huggingface_tensors(decoder: Decoder) -> Iterator[tuple[str, Shape]]:
         yield f"{names.head}.weight", (decoder.vocab_size, hidden)
     if kind.head_bias:
         yield f"{names.head}.bias", (decoder.vocab_size,)
+
+
+def count_parameters(decoder: Decoder) -> int:
+    """Weights of the whole model, without a walk over all layers and experts: alike layers are counted once."""
+    alike = collections.Counter(decoder.sparse or (False,) * decoder.layers)
+    total = _weights(huggingface_tensors(dataclasses.replace(decoder, layers=0)))
+    for sparse, count in alike.items():
+        layer = dataclasses.replace(decoder, sparse=(sparse,), num_experts=1)
+        each = _weights(_layer_tensors(layer, 0))
+        if sparse:
+            more = _weights(_layer_tensors(dataclasses.replace(layer, num_experts=2), 0)) - each
+            each += (decoder.num_experts - 1) * more
+        total += count * each
+    return total
+
+
+def _weights(tensors: Iterator[tuple[str, Shape]]) -> int:
+    return sum(math.prod(shape) for _name, shape in tensors)
 
 
 def full_name(decoder: Decoder, name: str) -> str:

@@ -96,10 +96,46 @@ class Facts:
 
     def metadata(self) -> dict[str, Any]:
         """What is stored beside the version's own columns."""
-        columns = {"format", "architecture", "parameters", "max_model_len", "has_chat_template"}
-        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in columns}
-        values["warnings"] = [{"code": code, "message": message} for code, message in self.warnings]
-        return values
+        return _metadata(self)
+
+
+def _metadata(facts: "Facts | GraphFacts") -> dict[str, Any]:
+    columns = {"format", "architecture", "parameters", "max_model_len", "has_chat_template"}
+    values = {name: value for name, value in dataclasses.asdict(facts).items() if name not in columns}
+    values["warnings"] = [{"code": code, "message": message} for code, message in facts.warnings]
+    return values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphFacts:
+    """What a model of one graph is: it has inputs and outputs, and neither tokens nor a KV cache.
+
+    ``inputs`` and ``outputs`` have ``name``, ``datatype`` (as the Open Inference Protocol has it) and ``shape`` (names
+    and -1 are open; ``None``: not said). ``activation_terms`` are bytes with the powers of batch and length they grow
+    with, see ``catalog.graphs``; ``stated_shapes`` is the part of its values whose shape the file states.
+    """
+
+    parameters: int
+    weight_types: dict[str, int]
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    nodes: int
+    operator_sets: dict[str, int]
+    ir_version: int
+    producer: str
+    largest_weight_bytes: int
+    activation_terms: list[list[int]]
+    stated_shapes: float
+    title: str = ""
+    warnings: tuple[tuple[str, str], ...] = ()
+    format: str = "onnx"
+    architecture: str = "Graph"
+    max_model_len: int = 0
+    has_chat_template: bool = False
+
+    def metadata(self) -> dict[str, Any]:
+        """What is stored beside the version's own columns."""
+        return _metadata(self)
 
 
 NO_CHAT_TEMPLATE = (

@@ -8,6 +8,10 @@ from catalog.formats import jsonfiles, safetensors
 from catalog.formats.decoder import Decoder, full_name, huggingface_tensors, require
 from catalog.formats.facts import NO_CHAT_TEMPLATE, Facts, Reason, Rejected, Source, Tensor, bounded
 
+WHERE: Final = "config.json"
+MAX_HIDDEN: Final = 1 << 20
+MAX_INNER: Final = 1 << 22
+MAX_EXPERTS: Final = 4096
 _INDEX: Final = "model.safetensors.index.json"
 # What GPT-2's configs call the sizes that all others call by the names on the right.
 _OLD_NAMES: Final = {
@@ -67,6 +71,16 @@ def inspect(files: Sequence[Source]) -> Facts:
     )
 
 
+def refusal_of(config: Mapping[str, Any]) -> Rejected | None:
+    """Why a model with this ``config.json`` would be refused, whatever its other files; ``None`` when it would not."""
+    try:
+        read_decoder(config)
+        _refuse_code("config.json", config)
+    except Rejected as refusal:
+        return refusal
+    return None
+
+
 def read_decoder(config: Mapping[str, Any]) -> Decoder:
     """The sizes in a ``config.json``.
 
@@ -80,44 +94,77 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
             "The weights are quantized in a way that is not served. Upload the original weights, or a GGUF file.",
         )
     _refuse_variants(found, config)
-    sizes = _sizes(found, config)
-    where = "config.json"
-    heads = bounded(sizes, "num_attention_heads", 1, 1024, where)
-    hidden = bounded(sizes, "hidden_size", 1, 1 << 20, where)
-    layers = bounded(sizes, "num_hidden_layers", 1, 1024, where)
-    inner = bounded(sizes, "intermediate_size", 1, 1 << 22, where)
-    sparse = _sparse(found, config, layers)
-    experts = bounded(config, "num_local_experts", 1, 4096, where, default=config.get("num_experts")) if sparse else 0
+    return sizes_of(found, config, rope=_rope(found, config))
+
+
+def sizes_of(found: architectures.Architecture, config: Mapping[str, Any], *, rope: str) -> Decoder:
+    """The sizes of a served architecture, whether or not this variant of it is served.
+
+    Raises:
+        Rejected: numbers that cannot be.
+    """
+    sizes = common_sizes(_sizes(found, config))
+    sparse = sparse_layers(config, sizes["layers"]) if found.names.router else ()
     tied = config.get("tie_word_embeddings")
     decoder = Decoder(
         architecture=found,
-        layers=layers,
-        heads=heads,
-        kv_heads=bounded(sizes, "num_key_value_heads", 1, 1024, where, default=heads),
-        head_dim=bounded(sizes, "head_dim", 1, 4096, where, default=max(1, hidden // heads)),
-        hidden_size=hidden,
-        intermediate_size=inner,
-        vocab_size=bounded(sizes, "vocab_size", 1, 1 << 24, where),
+        **sizes,
         tied=found.tied if tied is None else bool(tied),
-        max_positions=bounded(sizes, "max_position_embeddings", 1, 1 << 24, where),
-        rope=_rope(found, config),
+        rope=rope,
         attention_bias=bool(config.get("attention_bias")),
         mlp_bias=bool(config.get("mlp_bias")),
         sparse=sparse,
-        num_experts=experts,
-        experts_per_token=bounded(config, "num_experts_per_tok", 1, 4096, where) if sparse else 0,
-        expert_size=bounded(config, "moe_intermediate_size", 1, 1 << 22, where, default=inner) if sparse else 0,
+        **(_experts(config, sizes["intermediate_size"]) if sparse else {}),
         capped_scores=bool(config.get("attn_logit_softcapping")),
     )
-    decoder.check("config.json")
+    decoder.check(WHERE)
     return decoder
 
 
-def _architecture(config: Mapping[str, Any]) -> architectures.Architecture:
+def _experts(config: Mapping[str, Any], inner: int) -> dict[str, int]:
+    return {
+        "num_experts": bounded(config, "num_local_experts", 1, MAX_EXPERTS, WHERE, default=config.get("num_experts")),
+        "experts_per_token": bounded(config, "num_experts_per_tok", 1, MAX_EXPERTS, WHERE),
+        "expert_size": bounded(config, "moe_intermediate_size", 1, MAX_INNER, WHERE, default=inner),
+    }
+
+
+def common_sizes(values: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that every decoder has, under the names that :class:`Decoder` has for them.
+
+    Raises:
+        Rejected: one is missing, or out of bounds.
+    """
+    heads = bounded(values, "num_attention_heads", 1, 1024, WHERE)
+    hidden = bounded(values, "hidden_size", 1, MAX_HIDDEN, WHERE)
+    return {
+        "layers": bounded(values, "num_hidden_layers", 1, 1024, WHERE),
+        "heads": heads,
+        "kv_heads": bounded(values, "num_key_value_heads", 1, 1024, WHERE, default=heads),
+        "head_dim": bounded(values, "head_dim", 1, 4096, WHERE, default=max(1, hidden // heads)),
+        "hidden_size": hidden,
+        "intermediate_size": bounded(values, "intermediate_size", 1, MAX_INNER, WHERE),
+        "vocab_size": bounded(values, "vocab_size", 1, 1 << 24, WHERE),
+        "max_positions": bounded(values, "max_position_embeddings", 1, 1 << 24, WHERE),
+    }
+
+
+def stated_architectures(config: Mapping[str, Any]) -> list[str]:
+    """The names that the config gives, as far as they are shown."""
     names = config.get("architectures")
-    stated = [str(name)[:80] for name in names] if isinstance(names, list) else []
-    found = next((entry for name in stated if (entry := architectures.by_name(name)) is not None), None)
+    return [str(name)[:80] for name in names[:8]] if isinstance(names, list) else []
+
+
+def architecture_of(config: Mapping[str, Any]) -> architectures.Architecture | None:
+    """The served architecture that the config names first, or ``None``."""
+    found = (architectures.by_name(name) for name in stated_architectures(config))
+    return next((entry for entry in found if entry is not None), None)
+
+
+def _architecture(config: Mapping[str, Any]) -> architectures.Architecture:
+    found = architecture_of(config)
     if found is None:
+        stated = stated_architectures(config)
         latent = "it keeps keys and values compressed (multi-head latent attention), which no engine here computes. "
         raise Rejected(
             Reason.UNSUPPORTED_ARCHITECTURE,
@@ -154,11 +201,13 @@ def _sizes(found: architectures.Architecture, config: Mapping[str, Any]) -> dict
     return sizes
 
 
-def _sparse(found: architectures.Architecture, config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
-    """Which layers have experts; empty where none has."""
-    if not found.names.router:
-        return ()
-    step = bounded(config, "decoder_sparse_step", 1, 1024, "config.json", default=1)
+def sparse_layers(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
+    """Which layers of a mixture of experts have experts.
+
+    Raises:
+        Rejected: what says so is out of bounds.
+    """
+    step = bounded(config, "decoder_sparse_step", 1, 1024, WHERE, default=1)
     stated = config.get("mlp_only_layers") or []
     if not isinstance(stated, list) or not all(isinstance(number, int) for number in stated):
         raise Rejected(Reason.DAMAGED_FILE, "config.json: mlp_only_layers is no list of numbers. Export it again.")

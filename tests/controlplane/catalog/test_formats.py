@@ -131,7 +131,8 @@ REFUSED: dict[str, tuple[str, dict[str, bytes]]] = {
     "program code": ("CodeRefused", {**huggingface(), "modeling_llama.py": b"import os"}),
     "a hidden program": ("CodeRefused", {**huggingface(), "notes.md": b"\x7fELF\x02\x01"}),
     "binary text": ("UnexpectedFile", {**huggingface(), "notes.md": b"a\x00b"}),
-    "another kind": ("UnexpectedFile", {**huggingface(), "model.onnx": b"x"}),
+    "another kind": ("UnexpectedFile", {**huggingface(), "model.tflite": b"x"}),
+    "a folder with an ONNX file": ("AmbiguousFormat", {**huggingface(), "onnx/model.onnx": b"x"}),
     "remote code": ("RemoteCodeRefused", huggingface({"auto_map": {"AutoModel": "modeling.Model"}})),
     "remote tokenizer code": (
         "RemoteCodeRefused",

@@ -1,6 +1,5 @@
 """Weights, keys and values in fewer bits: they take what the catalog computes, and what they cost is bounded."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from catalog import configs, holding
+from catalog import configs, holding, outline
 from catalog.estimate import estimate_shape
 from catalog.estimate import shape_of as shape_of_version
 from catalog.formats import decoder as catalog_decoder
@@ -38,18 +37,12 @@ LOSSES = {"int8": 1.02, "int8_weight_only": 1.02, "int4_weight_only": 1.25, "fp8
 
 
 def shape_of(folder: Path) -> holding.Shape:
-    """The shape that the catalog stores of the model in ``folder``."""
-    read = huggingface.read_decoder(json.loads((folder / "config.json").read_bytes()))
-    parameters = sum(math.prod(shape) for _name, shape in catalog_decoder.huggingface_tensors(read))
-    known = {field.name: getattr(read, field.name, None) for field in dataclasses.fields(holding.Shape)}
-    known |= {
-        "parameters": parameters,
-        "architecture": read.architecture.name,
-        "tie_word_embeddings": read.tied,
-        "sparse_layers": sum(read.sparse),
-        "int4_group": 64,
-    }
-    return holding.Shape(**known)
+    """The shape that the catalog reads of the model in ``folder``, its weights counted tensor by tensor."""
+    config = json.loads((folder / "config.json").read_bytes())
+    tensors = catalog_decoder.huggingface_tensors(huggingface.read_decoder(config))
+    found = outline.read(config)
+    assert (found.served, found.parameters) == (True, sum(math.prod(shape) for _name, shape in tensors))
+    return found.shape
 
 
 @pytest.fixture(scope="module")
