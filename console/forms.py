@@ -20,14 +20,15 @@ class NumberField(forms.IntegerField):
 
 def styled(form: forms.Form) -> None:
     """Give every plain field of ``form`` the look of a field, and say what is missing in our voice."""
-    for name, field in form.fields.items():
+    for field in form.fields.values():
         if isinstance(field.widget, _PLAIN):
             field.widget.attrs.setdefault("class", "input")
         field.error_messages.setdefault("required", str(_("This is needed.")))
         if field.error_messages.get("required") == forms.Field.default_error_messages["required"]:
             field.error_messages["required"] = _("This is needed.")
-        if form.is_bound and name in form.errors:
-            field.widget.attrs["aria-invalid"] = "true"
+    for name in form.errors:  # read when every field has its messages: reading them checks the whole form
+        if name in form.fields:
+            form.fields[name].widget.attrs["aria-invalid"] = "true"
 
 
 def first_errors(form: forms.Form) -> dict[str, Any]:

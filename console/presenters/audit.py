@@ -128,6 +128,7 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
     "rollout.aborted": ("removed", _("%(who)s aborted the rollout of %(what)s")),
     "experiment.started": ("added", _("%(who)s started the experiment %(what)s")),
     "experiment.ended": ("done", _("The experiment %(what)s has ended")),
+    "quota_group.created": ("added", _("%(who)s made the quota group %(what)s")),
     "quota_group.set": ("changed", _("%(who)s changed the quota of the group %(what)s")),
     "quota_group.deleted": ("removed", _("%(who)s deleted the quota group %(what)s")),
     "deployment.prioritized": ("changed", _("%(who)s changed the priority of %(what)s")),
@@ -138,6 +139,8 @@ SENTENCES: Final[dict[str, tuple[str, str | Promise]]] = {
 #: What is said instead when the event tells more.
 SHARE: Final = _("%(who)s moved traffic of %(what)s: %(share)s %% of it to v%(version)s")
 
+INTO_GROUP: Final = _("%(who)s changed the quota of %(what)s and put it into the group %(group)s")
+OUT_OF_GROUP: Final = _("%(who)s changed the quota of %(what)s and took it out of the group %(group)s")
 
 _EVERY: Final = {"all endpoints": _("all endpoints"), "all devices": _("all devices")}
 
@@ -168,4 +171,14 @@ def line(event: Any) -> Line:
     if event.action == "deployment.weighted" and {"share", "version"} <= event.data.keys():
         words |= {"share": f"{event.data['share']:g}", "version": event.data["version"]}
         return Line(event, glyph, str(SHARE) % words, True)
+    if event.action == "quota.set" and (moved := _moved(event.data)):
+        return Line(event, glyph, str(moved[0]) % {**words, "group": moved[1]}, True)
     return Line(event, glyph, str(template) % words, True)
+
+
+def _moved(data: dict[str, Any]) -> tuple[str | Promise, str] | None:
+    """The sentence for a tenant that came into a group or left it, and the group's name."""
+    was, is_now = (data.get(side, {}).get("group") for side in ("before", "after"))
+    if was == is_now:
+        return None
+    return (INTO_GROUP, is_now) if is_now else (OUT_OF_GROUP, was)

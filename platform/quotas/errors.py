@@ -4,22 +4,18 @@ from kernel import errors
 from quotas.amount import Amount, Kind, Line
 
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
-_WORDS = {
-    Kind.GPU_MILLIS: "GPU", Kind.HBM_BYTES: "device memory", Kind.REPLICAS: "replicas", Kind.STORAGE_BYTES: "storage",
+_COUNTED = {
+    Kind.GPU_MILLIS: "GPUs", Kind.HBM_BYTES: "of device memory", Kind.REPLICAS: "replicas",
+    Kind.STORAGE_BYTES: "of storage",
 }  # fmt: skip
-_COUNTED = {Kind.GPU_MILLIS: "GPUs", Kind.REPLICAS: "replicas"}
 
 
 def exceeded(line: Line, asked: Amount) -> errors.QuotaExceeded:
     """The refusal of ``asked``: which quota, its limit, what is used, and what would help."""
-    needed = describe(line.kind, asked)
-    what = _COUNTED.get(line.kind, f"of {_WORDS[line.kind]}")
-    if needed == "1":
-        what = what.removesuffix("s")
     own = line.limit.left_after(line.used)
     above = "" if line.left_above.covers(own) else " (its group has no more)"
     sentence = (
-        f"This needs {needed} {what}; the tenant's quota is {describe(line.kind, line.limit)}, "
+        f"This needs {counted(line.kind, asked)}; the tenant's quota is {describe(line.kind, line.limit)}, "
         f"of which {describe(line.kind, line.used)} is in use and {describe(line.kind, line.left)} is left{above}. "
         f"{_REMEDIES[line.kind]} or ask a platform admin for a larger quota."
     )
@@ -40,9 +36,10 @@ _REMEDIES = {
 }
 
 
-def word(kind: Kind) -> str:
-    """What is counted, in a word."""
-    return _WORDS[kind]
+def counted(kind: Kind, amount: Amount) -> str:
+    """``amount`` with what it counts: ``1 GPU``, ``3 replicas``, ``1.5 GiB of storage``."""
+    number, what = describe(kind, amount), _COUNTED[kind]
+    return f"{number} {what.removesuffix('s') if number == '1' else what}"
 
 
 def describe(kind: Kind, amount: Amount) -> str:

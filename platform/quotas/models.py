@@ -5,7 +5,6 @@ from typing import ClassVar
 from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import Q
-from django.utils.translation import gettext_lazy as _
 
 from kernel import ids
 from kernel.scope import ScopedManager
@@ -14,7 +13,7 @@ from tenants.models import Tenant
 
 GROUP_NAME = RegexValidator(
     r"^[a-z0-9][a-z0-9-]{0,39}\Z",
-    _("Use 1 to 40 lower-case letters, digits and hyphens; begin with a letter or digit."),
+    "Use 1 to 40 lower-case letters, digits and hyphens; begin with a letter or digit.",
 )
 
 

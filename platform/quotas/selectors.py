@@ -1,20 +1,39 @@
 """Reads."""
 
+import dataclasses
+import functools
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
 
 from kernel import scope
 from quotas import usage
-from quotas.amount import UNLIMITED, Amount, Kind, Line
+from quotas.amount import UNLIMITED, ZERO, Amount, Kind, Line
 from quotas.models import QuotaGroup, TenantQuota
 from quotas.tree import Pool
 from tenants.models import Tenant
 
 #: Kinds of which a part can be guaranteed.
 GUARANTEED = (Kind.GPU_MILLIS, Kind.HBM_BYTES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupMember:
+    """A tenant of a group; its ``lines`` are in the order of :class:`Kind` and know what the group leaves."""
+
+    tenant: Tenant
+    lines: tuple[Line, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Together:
+    """A group: its ``lines`` say what all ``members`` (by slug) hold together, in the order of :class:`Kind`."""
+
+    group: QuotaGroup
+    lines: tuple[Line, ...]
+    members: tuple[GroupMember, ...]
 
 
 def defaults() -> dict[str, int]:
@@ -53,48 +72,50 @@ def lines_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, list[Line]]:
     ids = {tenant.id for tenant in tenants}
     terms = terms_by_tenant(tenants)
     members = _members_by_group({row.group_id for row in terms.values() if row.group_id is not None})
-    counted = ids | {row.tenant_id for rows in members.values() for row in rows}
-    used = {kind: usage.used_by(counted, kind) for kind in Kind}
+    used = usage_of(ids | {row.tenant_id for rows in members.values() for row in rows})
+    held = {
+        (group_id, kind): _sum(used[kind][row.tenant_id] for row in rows)
+        for group_id, rows in members.items()
+        for kind in Kind
+    }
     found = {}
     for tenant in tenants:
         quota = terms[tenant.id]
-        beside = members.get(quota.group_id, []) if quota.group_id is not None else []
-        found[tenant.id] = [_line(quota, tenant, kind, beside, used[kind]) for kind in Kind]
+        own = {kind: used[kind][tenant.id] for kind in Kind}
+        found[tenant.id] = [
+            _line(quota, kind, own[kind], held.get((quota.group_id, kind), own[kind]).beyond(own[kind]))
+            for kind in Kind
+        ]
     return found
 
 
 def line_of(quota: TenantQuota, tenant: Tenant, kind: Kind) -> Line:
-    """One line, with what the tenant's group leaves."""
+    """One line, with what the tenant's group leaves. ``quota`` need not be saved: its group may be another."""
     group = quota.group
     members = members_of(group) if group is not None and not _limit(group, kind).unlimited else []
-    used = usage.used_by({tenant.id, *(member.tenant_id for member in members)}, kind)
-    return _line(quota, tenant, kind, members, used)
+    beside = {member.tenant_id for member in members} - {tenant.id}
+    used = usage.used_by({tenant.id, *beside}, kind)
+    return _line(quota, kind, used[tenant.id], _sum(used[each] for each in beside))
 
 
-def _line(
-    quota: TenantQuota, tenant: Tenant, kind: Kind, members: Sequence[TenantQuota], used: Mapping[uuid.UUID, Amount]
-) -> Line:
-    """``members`` are the quotas of the tenant's group, with its saved one among them; ``used`` counts all of them."""
-    own, limit, guaranteed = used[tenant.id], _limit(quota, kind), _guaranteed(quota, kind)
+def _line(quota: TenantQuota, kind: Kind, own: Amount, beside: Amount) -> Line:
+    """What the tenant of ``quota`` holds is ``own``; the others of its group hold ``beside`` together."""
+    limit, guaranteed = _limit(quota, kind), _guaranteed(quota, kind)
     group = quota.group
     if group is None:
         return Line(kind, own, limit, guaranteed)
-    leaves = [Pool(name=tenant.slug, limit=limit, guaranteed=guaranteed, used=own)]
-    whole = _limit(group, kind)
-    if not whole.unlimited:  # else what the others hold takes nothing away
-        leaves += [
-            Pool(
-                name=member.tenant.slug, limit=_limit(member, kind), guaranteed=_guaranteed(member, kind),
-                weight=member.over_quota_weight, used=used[member.tenant_id],
-            )
-            for member in members
-            if member.tenant_id != tenant.id
-        ]  # fmt: skip
+    leaf = Pool(name="tenant", limit=limit, guaranteed=guaranteed, used=own)
     pool = Pool(
-        name=f"group {group.name}", limit=whole, guaranteed=_guaranteed(group, kind), children=tuple(leaves)
+        name="group", limit=_limit(group, kind), guaranteed=_guaranteed(group, kind),
+        children=(leaf, Pool(name="others", used=beside)),
     )  # fmt: skip
-    firm = guaranteed if guaranteed.unlimited else pool.entitled(tenant.slug)
+    firm = guaranteed if guaranteed.unlimited else pool.entitled(leaf.name)
     return Line(kind, own, limit, firm, left_above=pool.own_left)
+
+
+def usage_of(tenant_ids: Collection[uuid.UUID]) -> dict[Kind, dict[uuid.UUID, Amount]]:
+    """What each of them holds of each kind now; one query for each kind."""
+    return {kind: usage.used_by(tenant_ids, kind) for kind in Kind}
 
 
 def members_of(group: QuotaGroup) -> list[TenantQuota]:
@@ -112,23 +133,44 @@ def _members_by_group(group_ids: Collection[Any]) -> dict[Any, list[TenantQuota]
     return found
 
 
-def groups() -> list[dict[str, Any]]:
-    """Every group with its limits, its members' slugs and what they hold together (platform admins)."""
+def groups() -> list[Together]:
+    """Every group with its limits, what its members hold together and each for itself (platform admins)."""
     rows = list(QuotaGroup.objects.order_by("name"))
     by_group = _members_by_group([group.id for group in rows])
-    ids = {member.tenant_id for members in by_group.values() for member in members}
-    counted = {kind: usage.used_by(ids, kind) for kind in Kind}
-    found = []
-    for group in rows:
-        members = by_group.get(group.id, [])
-        lines = []
-        for kind in Kind:
-            used = Amount.of(0)
-            for member in members:
-                used = used.plus(counted[kind][member.tenant_id])
-            lines.append(Line(kind, used, _limit(group, kind), _guaranteed(group, kind)))
-        found.append({"group": group, "members": [member.tenant.slug for member in members], "lines": lines})
-    return found
+    used = usage_of({member.tenant_id for members in by_group.values() for member in members})
+    return [together(group, by_group.get(group.id, []), used) for group in rows]
+
+
+def group_with_members(group: QuotaGroup) -> Together:
+    """One of :func:`groups`."""
+    members = members_of(group)
+    return together(group, members, usage_of({member.tenant_id for member in members}))
+
+
+def together(
+    group: QuotaGroup, members: Sequence[TenantQuota], used: Mapping[Kind, Mapping[uuid.UUID, Amount]]
+) -> Together:
+    """``group`` with ``members`` in it, saved so or not; ``used`` counts all of them."""
+    held = {kind: _sum(used[kind][member.tenant_id] for member in members) for kind in Kind}
+    inside = []
+    for member in members:
+        member.group = group
+        own = {kind: used[kind][member.tenant_id] for kind in Kind}
+        lines = tuple(_line(member, kind, own[kind], held[kind].beyond(own[kind])) for kind in Kind)
+        inside.append(GroupMember(tenant=member.tenant, lines=lines))
+    lines = tuple(Line(kind, held[kind], _limit(group, kind), _guaranteed(group, kind)) for kind in Kind)
+    return Together(group=group, lines=lines, members=tuple(inside))
+
+
+def promised_in(group: QuotaGroup, kind: Kind, but: TenantQuota | None = None) -> Amount:
+    """What the tenants of ``group`` (without ``but``) are guaranteed in numbers, together."""
+    members = [member for member in members_of(group) if but is None or member.tenant_id != but.tenant_id]
+    firm = (_guaranteed(member, kind) for member in members)
+    return _sum(each for each in firm if not each.unlimited)
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    return functools.reduce(Amount.plus, amounts, ZERO)
 
 
 def _limit(row: Any, kind: Kind) -> Amount:

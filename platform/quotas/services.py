@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
-from django.db.models import ProtectedError
+from django.db import IntegrityError, transaction
 
 from kernel import clock, scope
 from kernel import errors as platform_errors
@@ -20,6 +19,8 @@ from tenants import access
 from tenants.models import Tenant
 
 MAX_GROUPS = 200
+#: Members that a refusal names.
+_NAMED = 10
 #: Outbox topic: limits have changed; what waits may have a place now, or a claim.
 CHANGED = "quotas.changed"
 
@@ -45,8 +46,8 @@ def require(
     if not wanted:
         return
     quota = _locked(tenant)
-    if quota.group_id is not None:  # after the tenant's row, always: two tenants of a group meet here, not before
-        quota.group = QuotaGroup.objects.select_for_update(no_key=True).get(id=quota.group_id)
+    if quota.group is not None:  # two tenants of a group meet here, not before
+        quota.group = _locked_group(quota.group)
     for kind, amount in wanted.items():
         line = selectors.line_of(quota, tenant, kind)
         if not line.allows(amount):
@@ -86,6 +87,8 @@ def set_quota(
         before = {name: _plain(getattr(quota, name)) for name in values}
         for name, value in values.items():
             setattr(quota, name, value)
+        if quota.group is not None:  # two that promise, or one that promises and one that lowers the limit, meet here
+            quota.group = _locked_group(quota.group)
         check(quota)
         quota.updated_at = clock.now()
         quota.save()
@@ -120,76 +123,119 @@ def check(quota: TenantQuota) -> None:
         limit = Amount.limit(getattr(quota, kind.value))
         if not firm.unlimited and not limit.covers(firm):
             raise platform_errors.InvalidInput(
-                f"{errors.describe(kind, firm)} of {errors.word(kind)} cannot be guaranteed: "
-                f"the limit is {errors.describe(kind, limit)}.",
+                f"{errors.counted(kind, firm)} cannot be guaranteed: the limit is {errors.describe(kind, limit)}.",
                 data={"field": f"guaranteed_{kind.value}"},
             )
-        _check_group(quota, kind, firm)
+        _check_room(quota, kind, firm)
 
 
-def _check_group(quota: TenantQuota, kind: Kind, firm: Amount) -> None:
+def _check_room(quota: TenantQuota, kind: Kind, firm: Amount) -> None:
     if quota.group is None or firm.unlimited:
         return
     limit = Amount.limit(getattr(quota.group, kind.value))
-    promised = firm
-    for member in selectors.members_of(quota.group):
-        other = Amount.limit(getattr(member, f"guaranteed_{kind.value}"))
-        if member.tenant_id != quota.tenant_id and not other.unlimited:
-            promised = promised.plus(other)
+    promised = selectors.promised_in(quota.group, kind, but=quota).plus(firm)
     if not limit.covers(promised):
         raise platform_errors.InvalidInput(
-            f"The group {quota.group.name} may hold {errors.describe(kind, limit)} of {errors.word(kind)}; "
-            f"{errors.describe(kind, promised)} would be guaranteed in it.",
+            f"{errors.counted(kind, promised)} would be guaranteed in the group {quota.group.name}; "
+            f"it may hold {errors.describe(kind, limit)}.",
             data={"field": f"guaranteed_{kind.value}"},
         )
 
 
-def set_group(
-    *,
-    actor: Actor,
-    name: str,
-    changes: Mapping[Kind, Amount],
-) -> QuotaGroup:
-    """Make a group of tenants or change its limits; what is not named stays (unlimited at first). Platform admins."""
+def set_group(*, actor: Actor, name: str, changes: Mapping[Kind, Amount], new: bool = False) -> QuotaGroup:
+    """Make a group of tenants or change its limits; what is not named stays (unlimited at first). Platform admins.
+
+    A limit may be set below what its tenants hold: nothing is taken away, and nothing more is given. With ``new`` there
+    may be no group of that name yet.
+
+    Raises:
+        errors.InvalidInput: no name for a group, or a limit below what is guaranteed in the group.
+        errors.Conflict: there are :data:`MAX_GROUPS` already, or with ``new`` one of that name.
+    """
     access.require_platform_admin(actor)
+    with transaction.atomic():
+        group = group_to_be(name, new=new, lock=True)
+        is_new = group._state.adding
+        before = {kind.value: getattr(group, kind.value) for kind in changes}
+        changed(group, changes)
+        check_group(group)
+        group.updated_at = clock.now()
+        try:
+            with transaction.atomic():
+                group.save()
+        except IntegrityError:
+            raise platform_errors.StaleTransition(f"Somebody made a group {name} just now. Look again.") from None
+        after = {kind.value: amount.as_number() for kind, amount in changes.items()}
+        action = "quota_group.created" if is_new else "quota_group.set"
+        _note(actor, action, "quota_group", group.id, name, before, after)
+    return group
+
+
+def group_to_be(name: str, *, new: bool = False, lock: bool = False) -> QuotaGroup:
+    """The group that :func:`set_group` would change; one that is not saved where there is none of that name yet.
+
+    Raises:
+        errors.InvalidInput, errors.Conflict: as :func:`set_group`.
+    """
     try:
         GROUP_NAME(name)
     except ValidationError:
         raise platform_errors.InvalidInput(str(GROUP_NAME.message), data={"field": "group"}) from None
-    with transaction.atomic():
-        group = QuotaGroup.objects.select_for_update(no_key=True).filter(name=name).first()
-        if group is None:
-            if QuotaGroup.objects.count() >= MAX_GROUPS:
-                raise platform_errors.Conflict(f"There are {MAX_GROUPS} groups already.", code="too_many_groups")
-            group = QuotaGroup(name=name, hbm_bytes=-1, replicas=-1, storage_bytes=-1)
-        before = {kind.value: getattr(group, kind.value) for kind in changes}
-        for kind, amount in changes.items():
-            setattr(group, kind.value, amount.as_number())
-        group.updated_at = clock.now()
-        group.save()
-        after = {kind.value: amount.as_number() for kind, amount in changes.items()}
-        _note(actor, "quota_group.set", "quota_group", group.id, name, before, after)
+    rows = QuotaGroup.objects.select_for_update(no_key=True) if lock else QuotaGroup.objects.all()
+    group = rows.filter(name=name).first()
+    if group is not None and new:
+        raise platform_errors.Conflict(
+            f"There is a group {name} already. Choose another name.", code="quota_group_exists", data={"field": "group"}
+        )
+    if group is None and QuotaGroup.objects.count() >= MAX_GROUPS:
+        raise platform_errors.Conflict(f"There are {MAX_GROUPS} groups already.", code="too_many_groups")
+    return group or QuotaGroup(name=name, hbm_bytes=-1, replicas=-1, storage_bytes=-1)
+
+
+def changed(group: QuotaGroup, changes: Mapping[Kind, Amount]) -> QuotaGroup:
+    """``group`` with other limits, not saved."""
+    for kind, amount in changes.items():
+        setattr(group, kind.value, amount.as_number())
     return group
+
+
+def check_group(group: QuotaGroup) -> None:
+    """Raise unless ``group`` (saved or not) can keep what its tenants are guaranteed."""
+    for kind in selectors.GUARANTEED:
+        limit, promised = Amount.limit(getattr(group, kind.value)), selectors.promised_in(group, kind)
+        if not limit.covers(promised):
+            raise platform_errors.InvalidInput(
+                f"Guaranteed to tenants of the group {group.name}: {errors.counted(kind, promised)}. "
+                f"A limit of {errors.describe(kind, limit)} could not keep that.",
+                data={"field": kind.value},
+            )
 
 
 def delete_group(*, actor: Actor, name: str) -> None:
     """Forget a group that has no members.
 
     Raises:
-        errors.Conflict: tenants are in it.
+        errors.Conflict: tenants are in it; ``data`` has them as ``members``.
     """
     access.require_platform_admin(actor)
     with transaction.atomic():
-        group = group_named(name)
-        try:
-            with transaction.atomic():
-                key = group.id
-                group.delete()
-        except ProtectedError:
-            raise platform_errors.Conflict(
-                f"Tenants are in the group {name}; take them out of it first.", code="quota_group_in_use"
-            ) from None
+        group = QuotaGroup.objects.select_for_update().get(id=group_named(name).id)  # nobody comes in meanwhile
+        check_empty(group)
+        key = group.id
+        group.delete()
         _note(actor, "quota_group.deleted", "quota_group", key, name, {}, {})
+
+
+def check_empty(group: QuotaGroup) -> None:
+    """Raise :class:`kernel.errors.Conflict`, which names them, where tenants are in ``group``."""
+    members = [member.tenant.slug for member in selectors.members_of(group)]
+    if members:
+        more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
+        raise platform_errors.Conflict(
+            f"Tenants are in the group {group.name}: {', '.join(members[:_NAMED])}{more}. Take them out of it first.",
+            code="quota_group_in_use",
+            data={"members": members},
+        )
 
 
 def group_named(name: str) -> QuotaGroup:
@@ -200,8 +246,12 @@ def group_named(name: str) -> QuotaGroup:
     """
     group = QuotaGroup.objects.filter(name=name[:40]).first()
     if group is None:
-        raise platform_errors.NotFound(f"There is no group {name[:40]!r}.", code="quota_group_not_found")
+        raise _no_group(name)
     return group
+
+
+def _no_group(name: str) -> platform_errors.NotFound:
+    return platform_errors.NotFound(f"There is no group {name[:40]!r}.", code="quota_group_not_found")
 
 
 def _note(
@@ -226,6 +276,18 @@ def _locked(tenant: Tenant) -> TenantQuota:
         return (
             TenantQuota.objects.select_for_update(of=("self",), no_key=True).select_related("group").get(tenant=tenant)
         )
+
+
+def _locked_group(group: QuotaGroup) -> QuotaGroup:
+    """The group's row, locked until the transaction ends: after the tenant's row, always.
+
+    Raises:
+        errors.NotFound: it was deleted just now.
+    """
+    found = QuotaGroup.objects.select_for_update(no_key=True).filter(id=group.id).first()
+    if found is None:
+        raise _no_group(group.name)
+    return found
 
 
 def lock(tenant: Tenant) -> TenantQuota:

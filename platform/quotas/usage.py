@@ -17,11 +17,15 @@ Counter = Callable[[Collection[uuid.UUID]], Mapping[uuid.UUID, int]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one deployment holds, and in which order it would have to give way: the lowest ``priority`` first."""
+    """What one deployment holds, and in which order it would have to give way: the lowest ``priority`` first.
+
+    ``tenant`` is the slug of its owner, filled in by :func:`holdings`.
+    """
 
     label: str
     priority: int
     amounts: Mapping[Kind, Amount]
+    tenant: str = ""
 
 
 Breakdown = Callable[[Tenant], Sequence[Held]]
@@ -59,5 +63,5 @@ def used_by(tenant_ids: Collection[uuid.UUID], kind: Kind) -> dict[uuid.UUID, Am
 
 def holdings(tenant: Tenant) -> list[Held]:
     """What each deployment of ``tenant`` holds, those that would give way first at the front."""
-    found = [held for breakdown in _breakdowns for held in breakdown(tenant)]
+    found = [dataclasses.replace(held, tenant=tenant.slug) for breakdown in _breakdowns for held in breakdown(tenant)]
     return sorted(found, key=lambda held: (held.priority, held.label))

@@ -38,6 +38,7 @@ Storage = Annotated[float | None, typer.Option(min=0, help="Storage in GiB.")]
 Unlimited = Annotated[
     list[str] | None, typer.Option("--no", help="Take this limit or guarantee off: gpus, device-memory, storage, …")
 ]
+Preview = Annotated[bool, typer.Option("--preview", help="Say whom it would hurt, and change nothing.")]
 
 
 def body(given: Mapping[str, float | None], unlimited: Sequence[str] | None) -> dict[str, Any]:
@@ -78,12 +79,9 @@ def show(session: Session, answer: Mapping[str, Any]) -> None:
         session.output.json(answer)
         return
 
-    def column(key: str) -> Column:
-        return (key, lambda row: amount(row["quota"], row[key]))
-
     session.output.rows(
         answer["items"],
-        [("quota", lambda row: word(row["quota"])), column("used"), column("limit"), ("guaranteed", _guaranteed),
+        [("quota", lambda row: word(row["quota"])), _amounts("used"), _amounts("limit"), ("guaranteed", _guaranteed),
          ("above it", lambda row: amount(row["quota"], row["borrowed"]) if row["borrowed"] else "")],
         empty="No quotas.",
     )  # fmt: skip
@@ -111,28 +109,85 @@ def _of_group(name: str) -> Any:
     return read
 
 
-def show_preview(session: Session, answer: Mapping[str, Any]) -> None:
-    """Whom a change would hurt."""
+def show_group(session: Session, answer: Mapping[str, Any]) -> None:
+    """The lines of a group, then what each of its tenants holds of them."""
+    if session.output.form == "json":
+        session.output.json(answer)
+        return
+    lines = answer["items"]
+    session.output.rows(
+        lines,
+        [("quota", lambda row: word(row["quota"])), *(_amounts(key) for key in ("used", "limit", "left"))],
+        empty="No quotas.",
+    )
+    session.output.rows(
+        answer["held_by"],
+        [("tenant", field("tenant")), *((word(line["quota"]), _use_of(line["quota"])) for line in lines)],
+        empty=f"No tenants in it: limits quota TENANT --group {answer['name']}.",
+    )
+
+
+def _use_of(name: str) -> Any:
+    return lambda row: amount(name, next(each["used"] for each in row["items"] if each["quota"] == name))
+
+
+def show_preview(session: Session, answer: Mapping[str, Any], keeps: str = "The tenant keeps everything.") -> None:
+    """Whom a change would hurt; ``keeps`` is said where those whose limits change lose nothing."""
     if session.output.form == "json":
         session.output.json(answer)
         return
     session.output.rows(
-        [row for row in answer["changes"] if row["over"] or row["newly_borrowed"]],
+        [row for row in answer["changes"] if answer["hurts"] and (row["newly_borrowed"] or _is_tight(row))],
         [
             ("quota", lambda row: word(row["quota"])),
-            ("used", lambda row: amount(row["quota"], row["used"])),
-            ("new limit", lambda row: amount(row["quota"], row["limit_after"])),
-            ("above it", lambda row: amount(row["quota"], row["over"])),
-            ("can be claimed back", lambda row: amount(row["quota"], row["newly_borrowed"])),
+            _amounts("used"),
+            _amounts("limit_after", "new limit"),
+            _amounts("over", "above it"),
+            _amounts("newly_borrowed", "can be claimed back"),
+            _amounts("left_after", "could still be taken"),
         ],
-        empty="The tenant keeps everything.",
+        empty=keeps,
     )
     if answer["reclaimable"]:
-        session.output.rows(answer["reclaimable"], [("gives way", field("endpoint")), *_held()], empty="")
+        session.output.rows(
+            answer["reclaimable"], [("gives way", field("endpoint")), ("of", field("tenant")), *_held()], empty=""
+        )
     if answer["may_lose"]:
         session.output.rows(
             answer["may_lose"], [("other tenant above its guarantee", field("tenant")), *_held()], empty=""
         )
+    if answer["group"] is not None:
+        session.output.rows(
+            [row for row in answer["group"]["changes"] if _is_tight(row)],
+            [
+                (f"all of {answer['group']['name']}", lambda row: word(row["quota"])),
+                _amounts("used", "would hold"),
+                _amounts("limit_after", "of"),
+                _amounts("over", "above it"),
+            ],
+            empty=f"The group {answer['group']['name']} has room for it.",
+        )
+    if answer["members"]:
+        session.output.rows(
+            [{"tenant": one["tenant"], **row} for one in answer["members"] for row in one["changes"]],
+            [
+                ("tenant of the group", field("tenant")),
+                ("quota", lambda row: word(row["quota"])),
+                _amounts("used", "keeps"),
+                _amounts("left_before", "can take now"),
+                _amounts("left_after", "then"),
+            ],
+            empty="",
+        )
+
+
+def _is_tight(row: Mapping[str, Any]) -> bool:
+    """More is held than may be, or nothing more could be taken, and now something can."""
+    return bool(row["over"] or (row["left_before"] and not row["left_after"]))
+
+
+def _amounts(key: str, title: str = "") -> Column:
+    return (title or key, lambda row: amount(row["quota"], row[key]))
 
 
 def _held() -> list[Column]:

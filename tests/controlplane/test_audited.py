@@ -101,7 +101,9 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("api-price", "put"): {"prompt": "1", "completion": "2"},
     ("api-price", "delete"): {},
 }
-CHANGES_NOTHING = {"fit", "rollout-preview", "api-quota-preview", "layout-proposals"}
+CHANGES_NOTHING = {
+    "evaluations", "fit", "rollout-preview", "api-quota-preview", "api-quota-group-preview", "layout-proposals",
+}  # fmt: skip
 # What these need first (files that have arrived, a MIG device, a price at a certain hour) is built where they are
 # tested; their services are the same that write the event there.
 NEED_MORE = {"version-finalize", "device-layout", "device-layout-rollback"}

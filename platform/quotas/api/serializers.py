@@ -7,8 +7,8 @@ from rest_framework import serializers
 
 from quotas.amount import UNLIMITED_NUMBER, Amount, Kind, Line
 from quotas.models import TenantQuota
-from quotas.preview import Preview
-from quotas.selectors import GUARANTEED
+from quotas.preview import Change, Preview
+from quotas.selectors import GUARANTEED, Together
 from quotas.tree import MAX_WEIGHT
 
 _MAX_BYTES = 2**63 - 1
@@ -54,6 +54,17 @@ class GroupIn(LimitsIn):
         return attrs
 
 
+class GroupPreviewIn(GroupIn):
+    """The limits that a group would get, or ``delete``: what its deletion would mean."""
+
+    delete = serializers.BooleanField(required=False, default=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["delete"] and len(attrs) > 1:
+            raise serializers.ValidationError("Name limits or delete, not both.")
+        return attrs
+
+
 class QuotaIn(LimitsIn):
     """Only what is named changes. -1 is unlimited; a guarantee of -1 promises all that the limit allows."""
 
@@ -70,11 +81,14 @@ class ChangeOut(serializers.Serializer[Any]):
     used = serializers.IntegerField()
     limit_before = serializers.IntegerField()
     limit_after = serializers.IntegerField()
+    left_before = serializers.IntegerField(help_text="What may be taken now, by this limit and the group's.")
+    left_after = serializers.IntegerField()
     over = serializers.IntegerField(help_text="Held above the new limit: kept, but nothing more is given.")
     newly_borrowed = serializers.IntegerField(help_text="Held above the new guarantee: others may claim it back.")
 
 
 class HeldOut(serializers.Serializer[Any]):
+    tenant = serializers.CharField()
     endpoint = serializers.CharField()
     gpu_millis = serializers.IntegerField()
     hbm_bytes = serializers.IntegerField()
@@ -86,19 +100,37 @@ class BorrowerOut(serializers.Serializer[Any]):
     hbm_bytes = serializers.IntegerField()
 
 
+class RoofOut(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    changes = ChangeOut(many=True)
+
+
+class SqueezedOut(serializers.Serializer[Any]):
+    tenant = serializers.CharField()
+    changes = ChangeOut(many=True, help_text="The kinds of which it could take no more, or holds what is above.")
+
+
 class PreviewOut(serializers.Serializer[Any]):
     """Whom the change would hurt."""
 
     hurts = serializers.BooleanField()
-    changes = ChangeOut(many=True)
-    reclaimable = HeldOut(many=True, help_text="The tenant's deployments that could lose replicas, first first.")
+    changes = ChangeOut(many=True, help_text="The limits of the tenant or the group that is changed.")
+    reclaimable = HeldOut(many=True, help_text="Deployments that could lose replicas, first first.")
     may_lose = BorrowerOut(many=True, help_text="Tenants that hold more than their guarantee.")
+    group = RoofOut(allow_null=True, help_text="The group that the tenant would come into, with all that it holds.")
+    members = SqueezedOut(many=True, help_text="Tenants of the group that would be worse off.")
+
+
+class GroupMemberOut(serializers.Serializer[Any]):
+    tenant = serializers.CharField()
+    items = QuotaItemOut(many=True)
 
 
 class GroupOut(serializers.Serializer[Any]):
     name = serializers.CharField()
     members = serializers.ListField(child=serializers.CharField())
-    items = QuotaItemOut(many=True)
+    items = QuotaItemOut(many=True, help_text="What the members hold together.")
+    held_by = GroupMemberOut(many=True, help_text="What each member holds.")
 
 
 class GroupsOut(serializers.Serializer[Any]):
@@ -137,20 +169,28 @@ def item(line: Line) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def group(found: Together) -> dict[str, Any]:
+    """The answer for one group."""
+    return {
+        "name": found.group.name,
+        "members": [member.tenant.slug for member in found.members],
+        "items": [item(line) for line in found.lines],
+        "held_by": [
+            {"tenant": member.tenant.slug, "items": [item(line) for line in member.lines]} for member in found.members
+        ],
+    }
+
+
 def preview_body(found: Preview) -> dict[str, Any]:
     """The answer for a preview."""
     return {
         "hurts": found.hurts,
-        "changes": [
-            {
-                "quota": change.after.kind.value, "used": change.after.used.as_number(),
-                "limit_before": change.before.limit.as_number(), "limit_after": change.after.limit.as_number(),
-                "over": change.over.as_number(), "newly_borrowed": change.newly_borrowed.as_number(),
-            }
-            for change in found.changes
-        ],
+        "changes": _changes(found.changes),
         "reclaimable": [
-            {"endpoint": held.label, **{kind.value: held.amounts[kind].as_number() for kind in GUARANTEED}}
+            {
+                "tenant": held.tenant, "endpoint": held.label,
+                **{kind.value: held.amounts[kind].as_number() for kind in GUARANTEED},
+            }
             for held in found.reclaimable
         ],
         "may_lose": [
@@ -160,4 +200,18 @@ def preview_body(found: Preview) -> dict[str, Any]:
             }
             for borrower in found.may_lose
         ],
+        "group": {"name": found.group.name, "changes": _changes(found.group.changes)} if found.group else None,
+        "members": [{"tenant": one.slug, "changes": _changes(one.changes)} for one in found.members],
     }  # fmt: skip
+
+
+def _changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    return [
+        {
+            "quota": change.after.kind.value, "used": change.after.used.as_number(),
+            "limit_before": change.before.limit.as_number(), "limit_after": change.after.limit.as_number(),
+            "left_before": change.before.left.as_number(), "left_after": change.after.left.as_number(),
+            "over": change.over.as_number(), "newly_borrowed": change.newly_borrowed.as_number(),
+        }
+        for change in changes
+    ]  # fmt: skip

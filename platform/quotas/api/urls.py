@@ -8,4 +8,5 @@ urlpatterns = [
     path("admin/tenants/<slug:tenant>/quota/preview", views.QuotaPreview.as_view(), name="api-quota-preview"),
     path("admin/quota-groups", views.Groups.as_view(), name="api-quota-groups"),
     path("admin/quota-groups/<slug:group>", views.Group.as_view(), name="api-quota-group"),
+    path("admin/quota-groups/<slug:group>/preview", views.GroupPreview.as_view(), name="api-quota-group-preview"),
 ]

@@ -1,14 +1,13 @@
 """REST of quotas: everybody in a tenant sees them, platform admins set them."""
 
-from typing import Any
-
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas import selectors, services
 from quotas.api import serializers as shapes
-from quotas.preview import preview
+from quotas.models import QuotaGroup
+from quotas.preview import preview, preview_deletion, preview_group
 from tenants import access
 from tenants.api.base import PlatformView, TenantView
 from tenants.models import Tenant
@@ -67,7 +66,7 @@ class Groups(PlatformView):
 
     @extend_schema(responses=shapes.GroupsOut, operation_id="quota_groups_list")
     def get(self, request: Request) -> Response:
-        return Response(shapes.GroupsOut({"items": [_group(each) for each in selectors.groups()]}).data)
+        return Response(shapes.GroupsOut({"items": [shapes.group(each) for each in selectors.groups()]}).data)
 
 
 class Group(PlatformView):
@@ -76,14 +75,16 @@ class Group(PlatformView):
     who = "platform_admin"
     serializer_class = shapes.GroupIn
 
+    @extend_schema(responses=shapes.GroupOut, operation_id="quota_group_retrieve")
+    def get(self, request: Request, group: str) -> Response:
+        return _group(services.group_named(group))
+
     @extend_schema(request=shapes.GroupIn, responses=shapes.GroupOut, operation_id="quota_group_set")
     def put(self, request: Request, group: str) -> Response:
         given = shapes.GroupIn(data=request.data)
         given.is_valid(raise_exception=True)
         changes = shapes.arguments(given.validated_data)["changes"]
-        services.set_group(actor=self.actor, name=group, changes=changes)
-        (found,) = [each for each in selectors.groups() if each["group"].name == group]
-        return Response(shapes.GroupOut(_group(found)).data)
+        return _group(services.set_group(actor=self.actor, name=group, changes=changes))
 
     @extend_schema(responses={204: None}, operation_id="quota_group_delete")
     def delete(self, request: Request, group: str) -> Response:
@@ -91,9 +92,26 @@ class Group(PlatformView):
         return Response(status=204)
 
 
-def _group(found: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": found["group"].name,
-        "members": found["members"],
-        "items": [shapes.item(line) for line in found["lines"]],
-    }
+class GroupPreview(PlatformView):
+    """Whom a change of a group's limits, or its deletion, would hurt. Nothing is written.
+
+    What a tenant's coming into a group or leaving it would do is in the preview of the tenant's quota.
+    """
+
+    who = "platform_admin"
+    serializer_class = shapes.GroupPreviewIn
+
+    @extend_schema(request=shapes.GroupPreviewIn, responses=shapes.PreviewOut, operation_id="quota_group_preview")
+    def post(self, request: Request, group: str) -> Response:
+        given = shapes.GroupPreviewIn(data=request.data)
+        given.is_valid(raise_exception=True)
+        if given.validated_data["delete"]:
+            found = preview_deletion(actor=self.actor, name=group)
+        else:
+            changes = shapes.arguments(given.validated_data)["changes"]
+            found = preview_group(actor=self.actor, name=group, changes=changes)
+        return Response(shapes.PreviewOut(shapes.preview_body(found)).data)
+
+
+def _group(group: QuotaGroup) -> Response:
+    return Response(shapes.GroupOut(shapes.group(selectors.group_with_members(group))).data)

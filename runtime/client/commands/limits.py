@@ -11,6 +11,8 @@ from runtime.client.commands import keys
 from runtime.client.errors import UsageError
 from runtime.client.output import field
 
+_KEEPS = "The tenants of the group keep everything."
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
@@ -19,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.command(name="set")(set_limits)
     group.command(name="quota")(set_quota)
     group.command(name="groups")(groups)
+    group.command(name="group")(show_group)
     group.command(name="set-group")(set_group)
     group.command(name="remove-group")(remove_group)
     app.add_typer(group, name="limits")
@@ -98,7 +101,7 @@ def set_quota(
     weight: Annotated[int | None, typer.Option(min=0, help="Share in what others leave free; 100 is usual.")] = None,
     group: Annotated[str | None, typer.Option(help='Group of tenants to be in; "" leaves it.')] = None,
     no: quotas.Unlimited = None,
-    preview: Annotated[bool, typer.Option("--preview", help="Say whom it would hurt, and change nothing.")] = False,
+    preview: quotas.Preview = False,
 ) -> None:
     """Set what a tenant may hold and what of it is guaranteed (platform admins)."""
     session = sessions.of(ctx)
@@ -124,6 +127,12 @@ def groups(ctx: typer.Context) -> None:
     session.output.rows(rows, [*columns, *quotas.group_columns()], empty="No groups: limits set-group NAME.")
 
 
+def show_group(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Name of the group.")]) -> None:
+    """Show what the tenants of a group may hold together, and what each of them holds (platform admins)."""
+    session = sessions.of(ctx)
+    quotas.show_group(session, session.api.get(f"/admin/quota-groups/{name}"))
+
+
 def set_group(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the group.")],
@@ -132,16 +141,29 @@ def set_group(
     replicas: quotas.Replicas = None,
     storage: quotas.Storage = None,
     no: quotas.Unlimited = None,
+    preview: quotas.Preview = False,
 ) -> None:
     """Make a group of tenants, or set what they may hold together (platform admins)."""
     session = sessions.of(ctx)
     given = {"gpus": gpus, "device memory": device_memory, "replicas": replicas, "storage": storage}
-    quotas.show(session, session.api.put(f"/admin/quota-groups/{name}", quotas.body(given, no)))
+    body, where = quotas.body(given, no), f"/admin/quota-groups/{name}"
+    if preview:
+        quotas.show_preview(session, session.api.post(f"{where}/preview", body), _KEEPS)
+    else:
+        quotas.show_group(session, session.api.put(where, body))
 
 
-def remove_group(ctx: typer.Context, name: Annotated[str, typer.Argument(help="Name of the group.")]) -> None:
+def remove_group(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the group.")],
+    preview: quotas.Preview = False,
+) -> None:
     """Forget a group that has no tenants (platform admins)."""
     session = sessions.of(ctx)
+    if preview:
+        answer = session.api.post(f"/admin/quota-groups/{name}/preview", {"delete": True})
+        quotas.show_preview(session, answer, f"No tenant is in {name}; nobody would be worse off.")
+        return
     session.api.delete(f"/admin/quota-groups/{name}")
     session.output.note(f"The group {name} is gone.")
 

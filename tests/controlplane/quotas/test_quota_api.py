@@ -141,6 +141,8 @@ def test_a_preview_says_whom_a_change_would_hurt_and_writes_nothing(tenant, admi
     admin.put("/api/v1/admin/tenants/acme/quota", {"guaranteed_gpu_millis": 0}, format="json")
     lighter = admin.post(where, {"over_quota_weight": 1}, format="json").json()
     assert [held["endpoint"] for held in lighter["reclaimable"]] == ["chat"]
+    both = {"guaranteed_hbm_bytes": 2**37, "over_quota_weight": 1}  # GPUs decide: they are above their guarantee
+    assert [held["endpoint"] for held in admin.post(where, both, format="json").json()["reclaimable"]] == ["chat"]
     build.make_tenant("other")
     body = {"gpu_millis": 5000, "guaranteed_gpu_millis": 0}
     admin.put("/api/v1/admin/tenants/other/quota", body, format="json")

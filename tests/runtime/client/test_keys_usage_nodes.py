@@ -152,6 +152,14 @@ def test_admins_set_quotas_in_words_and_look_first(signed_in, admin, shell):
     assert "what to set" in shell("limits", "quota", slug, want=2).err
     shell("limits", "set-group", "research", "--device-memory", "80")
     assert "80.0 GiB" in shell("limits", "groups").out
+    assert "has room for it" in shell("limits", "quota", slug, "--group", "research", "--preview").err
     assert "In the group research" in shell("limits", "quota", slug, "--group", "research").err
+    lower = shell("limits", "set-group", "research", "--device-memory", "0", "--preview")
+    assert [word in lower.out for word in ("0 B", "could still be taken", "tenant of the group", slug)] == [True] * 4
+    shown = shell("limits", "group", "research").out
+    assert [word in shown for word in (slug, "80.0 GiB")] == [True] * 2
+    assert slug in shell("limits", "remove-group", "research", "--preview", want=1).err
     shell("limits", "quota", slug, "--group", "")
+    assert "nobody would be worse off" in shell("limits", "remove-group", "research", "--preview").err
+    assert "keep everything" in shell("limits", "set-group", "research", "--device-memory", "0", "--preview").err
     shell("limits", "remove-group", "research")
