@@ -74,7 +74,10 @@ async def serve(
             config.folder / "store", max_bytes=config.store_max_bytes, reserve_bytes=config.disk_reserve_bytes
         )
         mig = MigKeeper(found.mig, clock=clock, wake=wake.set)
-        slots |= await recover.recover(records=records, prober=prober, clock=clock, policy=policy, boot_id=boot)
+        listens = recover.Listens(config.bind_host, config.data_host)
+        slots |= await recover.recover(
+            records=records, prober=prober, clock=clock, policy=policy, boot_id=boot, listens=listens
+        )
         applier = Applier(
             slots=slots,
             clock=clock,

@@ -1,14 +1,15 @@
 """What a starting agent does with what the last one left: adopt what runs and answers, end what nobody knows.
 
 An engine is adopted when its record, the kernel (boot id, pid, start ticks) and the engine itself (replica and
-generation, asked with its token) agree. Everything else that was started from this state folder is ended.
+generation, asked with its token) agree, and it listens where gateways look for this node now. Everything else that was
+started from this state folder is ended.
 """
 
 import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,7 +33,16 @@ ORPHAN_PAUSE: Final = 0.05
 _AS_FOUND: Final = frozenset({Phase.READY, Phase.DEGRADED, Phase.ASLEEP})
 
 
-async def recover(*, records: Records, prober: Prober, clock: Clock, policy: Policy, boot_id: str) -> dict[str, Slot]:
+class Listens(NamedTuple):
+    """Where engines of this node listen, and the address at which gateways reach them."""
+
+    bind: str
+    advertise: str
+
+
+async def recover(
+    *, records: Records, prober: Prober, clock: Clock, policy: Policy, boot_id: str, listens: Listens
+) -> dict[str, Slot]:
     """Return a slot for every record, with its engine where one was adopted; ends orphans."""
     specs = processes.running_specs(records.root)
     slots: dict[str, Slot] = {}
@@ -54,7 +64,7 @@ async def recover(*, records: Records, prober: Prober, clock: Clock, policy: Pol
         if process is None:
             _lost(slot, record.process, clock.monotonic(), policy)
         else:
-            await _adopt(slot, record, process, prober, clock)
+            await _adopt(slot, record, process, prober, clock, listens)
     known = {slot.running.process.pid for slot in slots.values() if slot.running}
     for pid in specs:
         if pid not in known:
@@ -82,11 +92,17 @@ def _lost(slot: Slot, process: ProcessRecord, now: float, policy: Policy) -> Non
     slot.save()
 
 
-async def _adopt(slot: Slot, record: ReplicaRecord, process: EngineProcess, prober: Prober, clock: Clock) -> None:
+async def _adopt(
+    slot: Slot, record: ReplicaRecord, process: EngineProcess, prober: Prober, clock: Clock, listens: Listens
+) -> None:
     spec = files.read_struct(slot.folder.spec, EngineSpec)
     started = record.process
     if spec is None or started is None or spec.generation != started.generation:
         return  # without its token it cannot be spoken to: it is ended as an orphan
+    if Listens(spec.host, spec.advertise_host) != listens:
+        # The node has another address: what listens at the old one answers this agent and no gateway. It starts again.
+        log.warning("engine_left_behind", replica=slot.id, pid=process.pid, was=spec.advertise_host)
+        return
     run = Running(
         process=process,
         record=msgspec.structs.replace(started, pid=process.pid, ticks=process.ticks),

@@ -190,6 +190,8 @@ def facts(machine: Machine, gpu: Gpu) -> dict[str, object]:
             "link_version": _VERSIONS[gpu.nvlink.version], "field.91": gpu.nvlink.links,
             "fabric": 3 if gpu.architecture == "hopper" and machine.switched else None,
         }  # fmt: skip
+    if not machine.switched and (joined := machine.joined(gpu)):
+        found["link_peer"] = machine.devices.index(joined[0])  # pairs: all links of a device end in one other
     if gpu.ecc:
         ecc = gpu.ecc
         found |= {"ecc": 1, "ecc.0.0": ecc.corrected, "ecc.1.0": ecc.uncorrected}

@@ -167,13 +167,23 @@ class Rails(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole description. ``switched``: NVLinks end in switches."""
+    """The whole description. ``switched``: NVLinks end in switches; ``bridges``: those of these devices, by position,
+    end in each other."""
 
     driver: Driver
     devices: list[Gpu]
     host: HostFacts | None = None
     switched: bool = False
+    bridges: list[list[int]] = []
     rails: Rails | None = None
+
+    def joined(self, gpu: Gpu) -> list[Gpu]:
+        """The other devices that NVLinks lead to from ``gpu``, as far as they are active."""
+        if self.switched:
+            return [other for other in self.devices if other.uuid != gpu.uuid]
+        bridges = ([self.devices[at] for at in bridge] for bridge in self.bridges)
+        bridge = next((each for each in bridges if any(one.uuid == gpu.uuid for one in each)), [])
+        return [other for other in bridge if other.uuid != gpu.uuid]
 
 
 def shipped() -> list[str]:
@@ -216,6 +226,10 @@ def load(path: Path, *, seed: str, changes: Path | None = None) -> Machine:
         raise SettingsError(f"{path} does not fit: {exc}") from exc
     if len({gpu.uuid for gpu in machine.devices}) != len(machine.devices):
         raise SettingsError(f"{path}: every device needs a uuid of its own")
+    bridged = [at for bridge in machine.bridges for at in bridge]
+    known = set(range(len(machine.devices)))
+    if not known.issuperset(bridged) or len(bridged) != len(set(bridged)) or any(len(b) < 2 for b in machine.bridges):
+        raise SettingsError(f"{path}: bridges are lists of two or more positions of devices, each in one bridge alone")
     return machine
 
 

@@ -102,19 +102,23 @@ def _device(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterat
         return  # what a dead device says, or does not say, is no further news
     yield from _ecc(uuid, before, now)
     yield from _flag(
-        uuid, HealthCode.REMAP_PENDING, "a row is remapped at the next reset",
+        uuid, HealthCode.REMAP_PENDING, "a row is remapped at the next reset", "no row waits for a reset any more",
         bool(before and before.remap and before.remap.pending), bool(now.remap and now.remap.pending),
     )  # fmt: skip
     yield from _flag(
         uuid, HealthCode.REMAP_FAILED, "a row cannot be remapped: no spare row is left",
+        "no row is left that could not be remapped",
         bool(before and before.remap and before.remap.failed), bool(now.remap and now.remap.failed),
     )  # fmt: skip
-    for code, names, what in (
-        (HealthCode.THERMAL, _THERMAL, "clocks are held down because the GPU is too hot"),
-        (HealthCode.POWER, _POWER, "clocks are held down by the power supply"),
-    ):
+    for code, names, what, over in (
+        (HealthCode.THERMAL, _THERMAL, "clocks are held down because the GPU is too hot",
+         "the GPU is cool enough again"),
+        (HealthCode.POWER, _POWER, "clocks are held down by the power supply",
+         "clocks are not held down by the power supply any more"),
+    ):  # fmt: skip
         was = bool(before and names & set(before.throttle))
-        yield from _flag(uuid, code, f"{what} ({', '.join(now.throttle)})", was, bool(names & set(now.throttle)))
+        message = f"{what} ({', '.join(now.throttle)})"
+        yield from _flag(uuid, code, message, over, was, bool(names & set(now.throttle)))
     yield from _recovery(uuid, before, now)
     yield from _links(uuid, before, now)
 
@@ -144,11 +148,11 @@ def _ecc(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterator[
             yield Observed(code=code, device_uuid=uuid, message=message, count=more)
 
 
-def _flag(uuid: str, code: HealthCode, message: str, was: bool, now: bool) -> Iterator[Observed]:
+def _flag(uuid: str, code: HealthCode, message: str, over: str, was: bool, now: bool) -> Iterator[Observed]:
     if now and not was:
         yield Observed(code=code, device_uuid=uuid, message=message)
     elif was and not now:
-        yield Observed(code=code, device_uuid=uuid, message="over", active=False)
+        yield Observed(code=code, device_uuid=uuid, message=over, active=False)
 
 
 def _recovery(uuid: str, before: DeviceReport | None, now: DeviceReport) -> Iterator[Observed]:

@@ -122,13 +122,13 @@ def mig_facts(gpu: Gpu, cut: Cut) -> MigFacts | None:
 
 
 def paths(machine: Machine, gpu: Gpu) -> list[DevicePath]:
-    """From ``gpu`` to the others: switches join all that have links, plain PCIe knows its processor."""
-    active = _active(gpu)
+    """From ``gpu`` to the others: switches join all that have links, bridges some; plain PCIe knows its processor."""
+    active, joined = _active(gpu), {other.uuid for other in machine.joined(gpu)}
     return [
         DevicePath(
             uuid=other.uuid,
             pcie="NODE" if other.numa_node == gpu.numa_node else "SYS",
-            nvlinks=min(active, _active(other)) if machine.switched else 0,
+            nvlinks=min(active, _active(other)) if other.uuid in joined else 0,
         )
         for other in machine.devices
         if other.uuid != gpu.uuid
@@ -145,7 +145,7 @@ def _nvlink(machine: Machine, gpu: Gpu) -> NvLinkFacts | None:
     hopper = gpu.architecture in {"hopper", "blackwell"} and machine.switched
     return NvLinkFacts(
         links=gpu.nvlink.links,
-        active=_active(gpu),
+        active=_active(gpu) if machine.joined(gpu) or not machine.bridges else 0,
         version=gpu.nvlink.version,
         switched=machine.switched,
         fabric_state="completed" if hopper else "",

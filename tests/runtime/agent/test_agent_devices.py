@@ -204,6 +204,15 @@ def test_simulated_uuids_are_a_nodes_own_and_stay(tmp_path):
     assert len(set(uuids("a") + uuids("b"))) == 16
 
 
+def test_bridges_join_the_devices_that_they_name(tmp_path):
+    nvlink = {"links": 4, "version": "3.0"}
+    cards = [card(name, nvlink=nvlink) for name in "abcde"]
+    found = simulated(tmp_path, machine(*cards) | {"bridges": [[0, 2], [1, 3]]}).scan()
+    joined = {one.uuid: [path.uuid for path in one.paths if path.nvlinks] for one in found}
+    assert joined == {"a": ["c"], "b": ["d"], "c": ["a"], "d": ["b"], "e": []}
+    assert [one.nvlink.active for one in found] == [4, 4, 4, 4, 0]
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -215,6 +224,9 @@ def test_simulated_uuids_are_a_nodes_own_and_stay(tmp_path):
         machine({"product": "h9000"}),
         {"devices": [card("a")]},
         machine(7),
+        machine(card("a"), card("b")) | {"bridges": [[0, 2]]},
+        machine(card("a"), card("b")) | {"bridges": [[0]]},
+        machine(card("a"), card("b"), card("c")) | {"bridges": [[0, 1], [1, 2]]},
     ],
 )
 def test_a_mistake_in_the_description_is_found_at_start(tmp_path, content):

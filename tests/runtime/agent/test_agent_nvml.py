@@ -66,9 +66,8 @@ def test_cards_joined_by_a_bridge_reach_each_other_and_nobody_else(driver):
     fake = driver({
         "driver": {"version": "535", "nvml": "12"},
         "devices": [card | {"pci_bus_id": f"00000000:{bus}:00.0"} for bus in ("21", "41", "61")],
+        "bridges": [[0, 1]],
     })  # fmt: skip
-    fake.say(0, link_peer=1)
-    fake.say(1, link_peer=0)
     fake.say(2, links=0)
     one, two, three = fake.run(SCAN)
     assert {path["uuid"]: path["nvlinks"] for path in one["paths"]} == {two["uuid"]: 3, three["uuid"]: 0}

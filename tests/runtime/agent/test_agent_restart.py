@@ -62,6 +62,19 @@ async def test_a_killed_agent_leaves_engines_running_and_the_next_one_adopts_the
     assert rig.engines() == {again.pid, first["r2"]}
 
 
+async def test_what_listens_at_an_address_that_the_node_has_left_is_started_again_at_the_new_one(rig, control):
+    rig.launch()
+    control.assign(rig.replica())
+    first = await control.ready("r1")
+    rig.kill()
+    control.reports.clear()
+    rig.launch(MILLPOND_DATA_HOST="127.0.0.2")
+    again = await control.ready("r1")
+    assert (control.reports[-1].data_address, len(control.joins)) == ("127.0.0.2", 1)
+    assert (again.pid != first.pid, again.restarts, again.address.split(":")[1]) == (True, 0, "//127.0.0.2")
+    assert rig.engines() == {again.pid}
+
+
 async def test_a_loading_engine_is_adopted_too(rig, control):
     rig.launch()
     control.assign(rig.replica(behave={"load_seconds": 4}))
