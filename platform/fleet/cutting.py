@@ -114,8 +114,8 @@ def _require_idle(row: Device) -> None:
     replicas = held.values("replica_id").distinct().count()
     if replicas:
         raise LayoutInUse(
-            f"{counted(replicas, 'replica')} would lose its place: a layout changes only on a GPU that nobody uses. "
-            "Quarantine it first and wait until they have moved.",
+            f"A layout changes only on a GPU that nobody uses; {counted(replicas, 'replica')} would lose a place here. "
+            "Quarantine it first and wait until nothing runs there.",
             data={"replicas": replicas},
         )
 

@@ -130,11 +130,18 @@ def _act(node: Node, row: Device | None, fact: HealthFacts, actor: Actor, change
         return
     Device.objects.filter(id=row.id).update(fault_at=clock.now())
     row.fault_at = clock.now()
-    message = f"{fact.message or verdict.reason}: it {verdict.plain}."
+    message = _told(fact, verdict)
     if verdict.action is Action.SUSPECT:
         _suspect(row, verdict.reason, message, actor)
     elif send_away(row, verdict, message, actor=actor, changes=changes):
         _note_sent(event)
+
+
+def _told(fact: HealthFacts, verdict: Verdict) -> str:
+    """What its node said, as a sentence; the number of an Xid says little to people, so its meaning stands beside."""
+    if fact.code == "xid" or not fact.message:
+        return f"{fact.message or verdict.reason}: it {verdict.plain}."
+    return f"{fact.message[:1].upper()}{fact.message[1:]}."
 
 
 def _recent(row: Device, reason: str) -> int:

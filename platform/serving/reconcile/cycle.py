@@ -216,6 +216,7 @@ def _view(replica: Replica, sick: Device | None = None) -> ReplicaView:
         partly=len({node.state == NodeState.LOST for node in nodes}) > 1,
         retry_at=replica.retry_at,
         recalled=replica.recalled,
+        ended=replica.node_id is None and replica.reason == planning.NODE_REMOVED,
         sick=faults.for_tenants(sick.reason) if sick is not None else "",
         dead=sick is not None and sick.dead,
         moving_since=replica.moving_at,
@@ -361,7 +362,7 @@ def gone(replica: Replica, step_reason: str, changes: Changes) -> None:
     changes.node(_node_of(replica))
     changes.wake(WAKE)
     step = Step(replica.id, Do.DRAIN, step_reason, "Stopped; its node has confirmed it.")
-    if replica.reason == planning.DEVICE_FAULT:  # why it had to go is what its owner wants to read
+    if replica.reason and replica.message:  # why it had to go is what its owner wants to read
         step = Step(replica.id, Do.DRAIN, replica.reason, replica.message)
     _move(replica, ReplicaState.STOPPED, step, changes, address="", progress=None)
 

@@ -33,6 +33,9 @@ BACKOFF_LIMIT_SECONDS: Final = 300
 DEVICE_FAULT: Final = "DeviceFault"
 #: Reason of a replica with a lost node.
 NODE_LOST: Final = "NodeLost"
+#: Reason of a replica that ended with its node.
+NODE_REMOVED: Final = "NodeRemoved"
+_REMOVED_TEXT: Final = "Its node was removed from the fleet."
 STRANDED_TEXT: Final = "One of its nodes is silent; what others run of it ends, and a successor takes its place."
 
 
@@ -54,7 +57,7 @@ class ReplicaView:
 
     ``sick`` says in one sentence for its owner why it must leave its device, "" when it need not; on a ``dead`` device
     it serves nobody. Since ``moving_since`` its place is wanted for another; ``moving`` is the reason and the sentence.
-    ``partly``: one of its nodes is lost, and another is not.
+    ``partly``: one of its nodes is lost, and another is not. ``ended``: it has ended with a node that was removed.
     """
 
     id: uuid.UUID
@@ -67,6 +70,7 @@ class ReplicaView:
     sick: str = ""
     dead: bool = False
     partly: bool = False
+    ended: bool = False
     moving_since: datetime.datetime | None = None
     moving: tuple[str, str] = ("", "")
 
@@ -108,7 +112,7 @@ def plan(replicas: Sequence[ReplicaView], *, target: int, deleting: bool, now: d
         return Plan(_once(steps), 0, finished=deleting and all(r.state == ReplicaState.STOPPED for r in replicas))
     surplus = len(staying) - target
     too_many = _first_to_go(staying)[: max(surplus, 0)]
-    steps += [Step(replica.id, Do.DRAIN, "ScaledDown", "One replica less is wanted.") for replica in too_many]
+    steps += [_surplus(replica) for replica in too_many]
     steps += _leave(leaving, staying, target, now)
     steps += _stranded([replica for replica in live if _unreachable(replica) and replica.partly], staying, target)
     return Plan(_once(steps), create=max(-surplus, 0), finished=False)
@@ -140,7 +144,14 @@ def _by_itself(replica: ReplicaView, now: datetime.datetime) -> list[Step]:
 def evicted(replica: ReplicaView) -> Step:
     """What happens to a replica whose node is removed (pure)."""
     do = Do.ABANDON if replica.state == ReplicaState.DRAINING else Do.LOSE
-    return Step(replica.id, do, "NodeRemoved", "Its node was removed from the fleet.")
+    return Step(replica.id, do, NODE_REMOVED, _REMOVED_TEXT)
+
+
+def _surplus(replica: ReplicaView) -> Step:
+    """Why one of too many ends; nobody need have scaled down: its node may be back, or gone for good."""
+    if replica.ended:
+        return Step(replica.id, Do.DRAIN, NODE_REMOVED, _REMOVED_TEXT)
+    return Step(replica.id, Do.DRAIN, "Surplus", "More replicas run than are wanted; this one ends.")
 
 
 def _forget_surplus(replicas: Sequence[ReplicaView]) -> list[Step]:

@@ -113,6 +113,17 @@ PLACED = [
 NODES = ["ready", "cordoned", "draining", "lost", "removed"]
 
 
+def test_one_too_many_is_told_what_is_true_of_it():
+    """Its node came back, or was removed while a successor serves: nobody has scaled down."""
+    back = plan([replica(1, "ready"), replica(2, "ready")], target=1, deleting=False, now=NOW)
+    gone = plan([replica(1, "failed", "", ended=True), replica(2, "ready")], target=1, deleting=False, now=NOW)
+    told = [(step.replica_id.int, step.do, step.reason, step.message) for each in (back, gone) for step in each.steps]
+    assert told == [
+        (2, Do.DRAIN, "Surplus", "More replicas run than are wanted; this one ends."),
+        (1, Do.DRAIN, "NodeRemoved", "Its node was removed from the fleet."),
+    ]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.sampled_from(PLACED), st.sampled_from(NODES)), max_size=8),
