@@ -76,7 +76,7 @@ class _Life:
             self.stated += 1
             return stated
         known = [self._sizes[each] for each in self._roots(node.inputs) if each in self._sizes]
-        return dict(max(known, key=_reference)) if known else {}
+        return max(known, key=_reference).copy() if known else {}
 
     def _roots(self, names: Iterable[str]) -> list[str]:
         return [self._root.get(name, name) for name in names if name]
