@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kernel.isolation import Isolation, Requirement
+from scheduling import together
 from scheduling.feasible import apart, unusable
 from scheduling.need import Need, is_owned, wall
 from scheduling.snapshot import DeviceView, Holding, NodeView
@@ -87,6 +88,14 @@ class Bin:
             ]
         return self._known_free
 
+    def by_product(self) -> dict[str, int]:
+        """Thousandths of its GPUs that can still be given away, by product."""
+        found: dict[str, int] = {}
+        for at in self._gpus:
+            product = self.devices[at].product
+            found[product] = found.get(product, 0) + self.free[at]
+        return found
+
     @property
     def worth(self) -> float:
         """The worth of what is free."""
@@ -147,7 +156,7 @@ class Bin:
         fitting = self._fitting(need)
         if need.devices == 1:
             return bool(fitting)
-        return any(len(group) >= need.devices for group in self._groups(need, fitting))
+        return together.most({name: len(of) for name, of in self._domains(fitting).items()}, need) >= need.devices
 
     def _fitting(self, need: Need) -> list[int]:
         """The devices that one of a group could be on; none where the node cannot take the group."""
@@ -216,22 +225,16 @@ class Bin:
         return min((self._cost(need, (at,)) for at in fitting), default=NO_OPTION)
 
     def _gang(self, need: Need, fitting: Sequence[int]) -> Option:
-        """Several devices: the tightest of each NVLink domain where they must be linked, else of the node."""
-        options = [
-            self._cost(need, tuple(sorted(members, key=lambda at: (self.free[at], at))[: need.devices]))
-            for members in self._groups(need, fitting)
-            if len(members) >= need.devices
-        ]
-        return min(options, default=NO_OPTION)
+        """Several devices: those of each NVLink domain where they must be in one, else of the node."""
+        chosen = together.sets(self._domains(fitting), need, self.free)
+        return min((self._cost(need, members) for members in chosen), default=NO_OPTION)
 
-    def _groups(self, need: Need, fitting: Sequence[int]) -> list[list[int]]:
-        """Devices that can be of one group."""
-        groups: dict[str, list[int]] = {}
+    def _domains(self, fitting: Sequence[int]) -> dict[str, list[int]]:
+        """Devices by NVLink domain; those without are under ""."""
+        found: dict[str, list[int]] = {}
         for at in fitting:
-            domain = self.devices[at].link_domain if need.linked else "any"
-            if domain:
-                groups.setdefault(domain, []).append(at)
-        return list(groups.values())
+            found.setdefault(self.devices[at].link_domain, []).append(at)
+        return found
 
     def _beside(self, need: Need, fitting: Sequence[int]) -> Option:
         """Work on a CPU: it takes CPU from the GPUs of the node."""

@@ -1,5 +1,6 @@
 """The fleet while a plan is made (pure): what is taken is gone for the next; only changed nodes are scored again."""
 
+import dataclasses
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Final, NamedTuple
 from scheduling.bins import NEVER, NO_OPTION, Bin, Option
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.need import Need
+from scheduling.scarcity import Costs, Scarcity
 from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot
 from scheduling.worth import Worth, table_of
 
@@ -39,6 +41,7 @@ class Board:
         self.device_count = len(self.device_position)
         self.changed: list[int] = []
         self._scores: OrderedDict[Need, _Scores] = OrderedDict()
+        self._scarcity: tuple[Scarcity, int] | None = None
         self.replicas: dict[uuid.UUID, dict[int, int]] = {}
         for each in self.bins:
             for deployment, count in each.node.replicas.items():
@@ -51,6 +54,7 @@ class Board:
         """Judge by another mix from now on."""
         self._demand = demand
         self._scores.clear()
+        self._scarcity = None
         self.bins = [Bin(each.index, each.node, each.devices, self._table) for each in self.bins]
 
     def scores(self, need: Need) -> "_Scores":
@@ -63,6 +67,16 @@ class Board:
         else:
             self._scores.move_to_end(need)
             found.update(self.bins, self.changed)
+        return found
+
+    def scarcity(self) -> Scarcity:
+        """What is free by product, up to date."""
+        if self._scarcity is None:
+            self._scarcity = Scarcity(self._demand, self.bins), len(self.changed)
+        found, seen = self._scarcity
+        if seen < len(self.changed):
+            found.update(self.bins, self.changed[seen:])
+            self._scarcity = found, len(self.changed)
         return found
 
     # --- booking
@@ -101,13 +115,14 @@ class Board:
 class _Scores:
     """Per node the cheapest use for one need; ``costs`` is what is searched."""
 
-    __slots__ = ("_need", "_seen", "costs", "options")
+    __slots__ = ("_by_product", "_need", "_seen", "costs", "options")
 
     def __init__(self, need: Need, bins: Sequence[Bin], seen: int) -> None:
         self._need = need
         self._seen = seen
         self.options: list[Option] = self._first(bins)
         self.costs = [option[0] for option in self.options]
+        self._by_product: dict[int, list[Option]] = {}
 
     def _first(self, bins: Sequence[Bin]) -> list[Option]:
         """Nodes in the same state have the same answer: a fresh fleet has few states."""
@@ -127,6 +142,7 @@ class _Scores:
             option = bins[at].cheapest(self._need)
             self.options[at] = option
             self.costs[at] = option[0]
+            self._by_product.pop(at, None)
         self._seen = len(changed)
 
     def best(self, skip: Mapping[int, object]) -> tuple[float, int]:
@@ -139,6 +155,47 @@ class _Scores:
         if at in skip:
             cost, at = min(((c, i) for i, c in enumerate(costs) if i not in skip), default=(NEVER, -1))
         return (cost, at) if cost < NEVER else (NEVER, -1)
+
+    def with_scarcity(self, each: Bin, costs: Costs) -> Option:
+        """The cheapest use of one node, where every product has costs of its own beside."""
+        options = [self.options[each.index]]
+        products = each.by_product() if costs and options[0][0] < NEVER else {}
+        if len(products) > 1:
+            if each.index not in self._by_product:
+                of = [dataclasses.replace(self._need, products=frozenset({name})) for name in sorted(products)]
+                self._by_product[each.index] = [each.cheapest(one) for one in of if _may(self._need, one)]
+            options += self._by_product[each.index]
+        return min((option[0] + _beside(each, option[1], costs), option[1]) for option in options)
+
+    def best_with_scarcity(
+        self, bins: Sequence[Bin], scarcity: Scarcity, costs: Costs, skip: Mapping[int, object]
+    ) -> tuple[float, int]:
+        """As :meth:`best`, where every product has costs of its own beside."""
+        cost, at = self.best(skip)
+        if at < 0 or not _beside(bins[at], self.options[at][1], costs):
+            return cost, at  # nothing is ever taken off a cost
+        found = NEVER, -1
+        for group in scarcity.groups:
+            here = group.pick(self.costs)
+            beside, least = costs.get(group.product, 0.0), min(here)
+            at = group.bins[here.index(least)]
+            if at in skip and least + beside <= found[0]:
+                allowed = ((cost, at) for cost, at in zip(here, group.bins, strict=True) if at not in skip)
+                least, at = min(allowed, default=(NEVER, -1))
+            found = min(found, (least + beside, at))
+        for at in scarcity.mixed:
+            if at not in skip:
+                found = min(found, (self.with_scarcity(bins[at], costs)[0], at))
+        return found if found[0] < NEVER else (NEVER, -1)
+
+
+def _may(need: Need, narrowed: Need) -> bool:
+    return not need.products or narrowed.products <= need.products
+
+
+def _beside(each: Bin, devices: Sequence[int], costs: Costs) -> float:
+    """What a group on these devices costs beside; of several products, their mean."""
+    return sum(costs.get(each.devices[at].product, 0.0) for at in devices) / len(devices) if devices else 0.0
 
 
 __all__ = ["MAX_KEPT", "NO_OPTION", "Board", "Spot"]

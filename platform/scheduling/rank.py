@@ -1,15 +1,15 @@
 """Which of the nodes that can is best (pure). Same board, same answer.
 
 In this order: a kind of device that is better (a GPU before a CPU); not where the replica has just failed; no fault
-domain with more than its share of the deployment; then the lowest cost (``bins``), where a node that holds the weights
-may cost a little more; the first by name.
+domain with more than its share of the deployment; then the lowest cost (``bins``, and ``scarcity`` of the product),
+where a node that holds the weights may cost a little more; the first by name.
 """
 
 import uuid
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from scheduling.bins import NEVER
+from scheduling.bins import NEVER, Option
 from scheduling.board import Board, Spot
 from scheduling.need import Need
 
@@ -28,32 +28,31 @@ class Wish(NamedTuple):
     avoid: uuid.UUID | None = None
 
 
-def best(board: Board, need: Need, wish: Wish, product: str | None = None) -> Spot | None:
-    """The best node and devices for one group of ``need``; on devices of ``product`` only, where it is given."""
-    found = board.scores(need)
+def best(board: Board, need: Need, wish: Wish) -> Spot | None:
+    """The best node and devices for one group of ``need``."""
+    found, scarcity = board.scores(need), board.scarcity()
+    beside = scarcity.costs(need)
+
+    def option(at: int) -> Option:
+        return found.with_scarcity(board.bins[at], beside) if beside else found.options[at]
+
     shunned = _shunned(board, wish)
-    skip: dict[int, object] = dict(shunned)
-    if product is not None:
-        skip |= {at: None for at, option in enumerate(found.options) if not _all_of(board, at, option[1], product)}
-    cost, at = found.best(skip)
+    cost, at = found.best_with_scarcity(board.bins, scarcity, beside, shunned) if beside else found.best(shunned)
     for holder in _holders(board, wish.files):
-        here = found.costs[holder]
-        if here < NEVER and holder not in skip and here - LOCALITY <= cost:
+        here = option(holder)[0]
+        if here < NEVER and holder not in shunned and here - LOCALITY <= cost:
             cost, at = here - LOCALITY, holder
     if at < 0:
-        rest = [
-            (penalty, found.costs[each], each)
-            for each, penalty in shunned.items()
-            if found.costs[each] < NEVER and (product is None or _all_of(board, each, found.options[each][1], product))
-        ]
+        rest = [(penalty, option(each)[0], each) for each, penalty in shunned.items() if found.costs[each] < NEVER]
         if not rest:
             return None
         at = min(rest)[2]
-    return Spot(at, found.options[at][1])
+    return Spot(at, option(at)[1])
 
 
-def _all_of(board: Board, at: int, devices: tuple[int, ...], product: str) -> bool:
-    return all(board.bins[at].devices[each].product == product for each in devices)
+def cost(board: Board, need: Need, spot: Spot) -> float:
+    """What one group of ``need`` costs at ``spot``, its product included."""
+    return board.scores(need).with_scarcity(board.bins[spot.bin], board.scarcity().costs(need))[0]
 
 
 def _shunned(board: Board, wish: Wish) -> dict[int, tuple[int, int]]:
