@@ -117,7 +117,7 @@ def preview(
     return Preview(
         changes=shown,
         reclaimable=tuple(_reclaimable(tenant, shown, lighter=quota.over_quota_weight < weighed)),
-        may_lose=tuple(_borrowers({tenant.id})) if heavier or _promises_more(shown) else (),
+        may_lose=tuple(_may_lose(quota, shown, comes_in, at_large=heavier or _promises_more(shown))),
         group=roof,
         members=members,
     )
@@ -159,6 +159,20 @@ def preview_deletion(*, actor: Actor, name: str) -> Preview:
     access.require_platform_admin(actor)
     services.check_empty(services.group_named(name))
     return Preview()
+
+
+def _may_lose(
+    quota: TenantQuota, changes: Sequence[Change], comes_in: QuotaGroup | None, *, at_large: bool
+) -> list[Borrower]:
+    """Who may have to give way for the tenant: ``at_large`` anybody who borrows, else who does in a group with a limit,
+    where a part of its guarantee is still to be claimed."""
+    if at_large:
+        return _borrowers({quota.tenant_id})
+    due = (change.after.kind for change in changes if not change.after.used.covers(change.after.guaranteed))
+    if comes_in is None or not any(kind in selectors.GUARANTEED and getattr(comes_in, kind.value) >= 0 for kind in due):
+        return []
+    inside = {member.tenant.slug for member in selectors.members_of(comes_in)}
+    return [one for one in _borrowers({quota.tenant_id}) if one.slug in inside]
 
 
 def _coming_into(group: QuotaGroup, newcomer: TenantQuota) -> tuple[Roof, tuple[Squeezed, ...]]:

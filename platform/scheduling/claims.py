@@ -4,9 +4,10 @@ A replica may end when
 - it is of the deployment that asks, and serves nobody because one of its nodes is lost; or
 - it has a lower priority than the one that asks, and belongs to the same tenant; or
 - its tenant keeps its whole guarantee without it (what it holds above that is borrowed), and it has a lower priority,
-  or the tenant that asks stays within its own guarantee and the priority is no higher,
+  or the tenant that asks stays within its own guarantee,
   or it borrows less afterwards, by weight, than the other still does, and the priority is no higher.
-The guarantee of another tenant is never touched.
+The guarantee of another tenant is never touched. Nor does a priority, which tenants choose for themselves, keep what
+was borrowed from one that asks for what is guaranteed to it.
 """
 
 import uuid
@@ -46,11 +47,17 @@ class Claim:
             return lower
         tenant = self._tenants.get(holder.tenant_id)
         released = self._with(holder)
-        if tenant is None or not tenant.borrowed(*released):
+        if tenant is None or not (tenant.borrowed(*released) and tenant.borrowed(*holder.released)):
             return False
-        if lower or holder.priority > self._ask.priority:
-            return lower
-        return self._entitled or self._borrows_less(tenant, *released)
+        if lower or self._entitled:
+            return True
+        return holder.priority == self._ask.priority and self._borrows_less(tenant, *released)
+
+    def above(self, tenant_id: uuid.UUID) -> float:
+        """How far a tenant is above its guarantee without those that go, in GPUs, by its weight."""
+        size, millis = self._released.get(tenant_id, (0, 0))
+        tenant = self._tenants.get(tenant_id)
+        return _left_above(tenant, size, millis) if tenant is not None else 0.0
 
     def goes(self, holder: HolderView) -> None:
         """Count ``holder`` among those that go."""
@@ -66,7 +73,11 @@ class Claim:
         if self._asking is None or not tenant.borrows or not self._asking.weight:
             return False
         mine = self._asking.over_share(self._need.total_bytes, self._millis)
-        return mine <= tenant.over_share(-size - tenant.passing_bytes, -millis - tenant.passing_millis)
+        return mine <= _left_above(tenant, size, millis)
+
+
+def _left_above(tenant: TenantView, size: int, millis: int) -> float:
+    return tenant.over_share(-size - tenant.passing_bytes, -millis - tenant.passing_millis)
 
 
 def claim_of(board: Board, ask: Ask, need: Need, tenants: Tenants) -> Claim:

@@ -22,6 +22,7 @@ from serving.models import Deployment, Replica
 from serving.reconcile import cycle as serving
 from serving.reconcile import plan as planning
 from serving.states import DeploymentState, ReplicaState
+from tenants.models import Tenant
 
 logger = logging.getLogger(__name__)
 
@@ -76,14 +77,27 @@ def _check(answer: Answer, victims: Sequence[HolderView], deployments: dict[uuid
         for victim in victims
     ):
         raise errors.StaleTransition("A priority has changed since the plan was made.")
-    foreign = sorted({victim.tenant_id for victim in victims} - {ask.tenant_id})
-    for tenant_id in foreign:
-        lock(next(row.tenant for row in deployments.values() if row.tenant_id == tenant_id))
-    views = reading.tenants_of(foreign) if foreign else {}
+    _check_quotas(answer, victims, {row.tenant_id: row.tenant for row in deployments.values()})
+
+
+def _check_quotas(answer: Answer, victims: Sequence[HolderView], tenants: dict[uuid.UUID, Tenant]) -> None:
+    mine = answer.ask.tenant_id
+    foreign = sorted({victim.tenant_id for victim in victims} - {mine})
+    for_group = answer.relief.for_group if answer.relief is not None else ()
+    asking = [mine] if for_group and mine is not None else []
+    for tenant_id in sorted([*foreign, *asking]):
+        lock(tenants[tenant_id])
+    views = reading.tenants_of([*foreign, *asking]) if foreign else {}
     for tenant_id in foreign:
         theirs = [victim for victim in victims if victim.tenant_id == tenant_id]
         if not views[tenant_id].borrowed(sum(v.released[0] for v in theirs), sum(v.released[1] for v in theirs)):
             raise errors.StaleTransition("What was borrowed is within a guarantee now.")
+    for tenant_id in asking:
+        if answer.relief is None or not views[tenant_id].within_guarantee(*answer.relief.asks):
+            raise errors.StaleTransition("What is asked for is not guaranteed any more.")
+        group = views[tenant_id].group
+        if group is None or any(views[victim.tenant_id].group != group for victim in for_group):
+            raise errors.StaleTransition("Who asks and who gives way are not in one group any more.")
 
 
 def _words(victim: HolderView, asking: Deployment) -> tuple[str, str]:

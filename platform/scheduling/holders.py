@@ -56,6 +56,15 @@ class Holders:
         """These make room for somebody."""
         self._going.update(holder.replica_id for holder in holders)
 
+    def end(self, holders: Iterable[HolderView]) -> None:
+        """These are told to go, and nobody waits for their room yet."""
+        ending = {holder.replica_id for holder in holders}
+        for at, here in list(self._staying.items()):
+            gone = [holder for holder in here if holder.replica_id in ending]
+            if gone:
+                self._staying[at] = [holder for holder in here if holder.replica_id not in ending]
+                self._leaving.setdefault(at, []).extend(gone)
+
     def lines_of(self, tenant_id: uuid.UUID | None) -> Lines:
         """What a tenant itself holds, by device: nobody is told of others' replicas."""
         if tenant_id is None:

@@ -7,18 +7,19 @@ import dataclasses
 import itertools
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduling import rank, relief, stages
 from scheduling.answers import Answer, Ask, Candidate, Place
 from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
+from scheduling.crossing import as_placed
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.feasible import explain
 from scheduling.holders import Holders
 from scheduling.need import Need, charge, in_order
-from scheduling.snapshot import UNLIMITED, DeviceView, Snapshot, TenantView
+from scheduling.snapshot import UNLIMITED, DeviceView, GroupView, Snapshot, TenantView
 from scheduling.verdicts import Verdicts, VerdictsByNeeds
 from scheduling.words import size
 
@@ -31,6 +32,8 @@ SMALL_FLEET: Final = 64
 MAX_VICTIMS: Final = 16
 
 _Kind = tuple[uuid.UUID | None, int, tuple[tuple[str, Need], ...]]
+#: Asks of a tenant by priority, the highest first, and deployment, each with where it stands in the order of asking.
+_Lines = dict[tuple[int, uuid.UUID], deque[tuple[int, Ask]]]
 
 
 class Planner:
@@ -41,7 +44,9 @@ class Planner:
         self._verdicts = VerdictsByNeeds(self.board)
         self._holders = Holders(self.board, snapshot.holders)
         self._tenants = dict(snapshot.tenants)
+        self._groups = dict(snapshot.groups)
         self._hopeless: set[_Kind] = set()
+        self._in_the_way: dict[uuid.UUID, bool] = {}
         self._victims = 0
         self._costly = _largest_per_product(snapshot)
 
@@ -58,12 +63,12 @@ class Planner:
             if spots:
                 places = self._places(spots, need)
                 self._book(ask, need, places)
-                return Answer(ask, places, need, before[0], before[1])
+                return Answer(ask, places, as_placed(need, places), before[0], before[1])
         candidates, refused = before if shown else self._shown(ask)
-        if not affordable and over:
-            return Answer(ask, (), None, candidates, refused, over_quota=over)
-        found = self._relief(ask)
-        return Answer(ask, (), None, candidates, refused, self._holders.lines_of(ask.tenant_id), relief=found)
+        found = self._relief(ask, affordable)
+        over = "" if affordable else over
+        lines = {} if over and found is None else self._holders.lines_of(ask.tenant_id)
+        return Answer(ask, (), None, candidates, refused, lines, over_quota=over, relief=found)
 
     def _affordable(self, ask: Ask) -> tuple[list[Need], str]:
         """The needs that quota allows, best kind first; and the sentence where it allows none."""
@@ -71,14 +76,30 @@ class Planner:
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None:
             return needs, ""
+        return self._within(tenant.under(self._group_of(tenant)), needs)
+
+    def _claimed(self, ask: Ask, affordable: Sequence[Need]) -> list[Need]:
+        """The needs that are guaranteed, and that the tenant's group does not allow: others there have borrowed."""
+        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        if tenant is None or self._group_of(tenant) is None:
+            return []
+        firm, _over = self._within(tenant.firmly(), in_order(ask.needs))
+        return [need for need in firm if need not in affordable]
+
+    def _group_of(self, tenant: TenantView) -> GroupView | None:
+        return self._groups.get(tenant.group) if tenant.group is not None else None
+
+    def _within(self, tenant: TenantView, needs: list[Need]) -> tuple[list[Need], str]:
         allowed = [need for need in needs if tenant.within_limit(need.total_bytes)]
+        here = {kind for kind, _product in self._costly}
         if tenant.limit_millis != UNLIMITED and allowed:
             counted = [each for need in allowed if (each := self._within_gpus(tenant, need)) is not None]
-            here = {kind for kind, _product in self._costly}
             if not any(need.kind in here for need in counted) and len(counted) < len(allowed):
                 return [], _over_gpus(tenant, self._least_millis(allowed))
             return counted, ""
-        return allowed, "" if allowed or not needs else _over_quota(tenant, needs)
+        if allowed or not needs:
+            return allowed, ""
+        return allowed, _over_quota(tenant, [need for need in needs if need.kind in here] or needs)
 
     def _within_gpus(self, tenant: TenantView, need: Need) -> Need | None:
         """``need``, bound to the products on which it counts no more of GPUs than the tenant may hold."""
@@ -112,7 +133,7 @@ class Planner:
 
     def _cost(self, need: Need, ask: Ask) -> float:
         spot = rank.best(self.board, need, _wish(ask))
-        return NEVER if spot is None else self.board.scores(need).costs[spot.bin]
+        return NEVER if spot is None else rank.cost(self.board, need, spot)
 
     def _spots(self, need: Need, ask: Ask) -> list[Spot]:
         """Groups for all stages, booked; nothing is booked when one of them finds none."""
@@ -152,9 +173,12 @@ class Planner:
     def _book(self, ask: Ask, need: Need, places: Sequence[Place]) -> None:
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is not None:
-            self._tenants[tenant.id] = tenant.holding(
-                need.total_bytes, sum(charge(need, place.device) for place in places)
-            )
+            self._hold(tenant, need.total_bytes, sum(charge(need, place.device) for place in places))
+
+    def _hold(self, tenant: TenantView, more: int, millis: int) -> None:
+        self._tenants[tenant.id] = tenant.holding(more, millis)
+        if (group := self._group_of(tenant)) is not None:
+            self._groups[group.id] = group.holding(more, millis)
 
     # --- why not
 
@@ -172,20 +196,34 @@ class Planner:
             found.append(Candidate(device, node, refusal))
         return found
 
-    def _relief(self, ask: Ask) -> relief.Relief | None:
-        """Who has to go for ``ask``. What helps none of its kind helps none later: a plan only makes less free."""
+    def _relief(self, ask: Ask, affordable: Sequence[Need]) -> relief.Relief | None:
+        """Who has to go for ``ask``, by what quota allows; what they leave is kept for it."""
+        found = self._who_goes(ask, affordable)
+        if found is None:
+            return None
+        self._victims += len(found.replica_ids)
+        self._holders.go(each for each in (*found.victims, *found.waits) if each not in found.for_group)
+        if found.for_group:  # their room is nobody's yet: it may be what another waits for
+            self._holders.end(found.for_group)
+            self._hopeless.clear()
+        relief.reserve(self.board, found)
+        self._promise(ask, found)
+        return found
+
+    def _who_goes(self, ask: Ask, affordable: Sequence[Need]) -> relief.Relief | None:
+        """What helps none of a kind helps none later: a plan only makes less free."""
+        claimed = self._claimed(ask, affordable)
+        needs = {str(at): need for at, need in enumerate((*affordable, *claimed))}
         kind = (ask.tenant_id, ask.priority, tuple(sorted(ask.needs.items(), key=lambda each: each[0])))
-        if not self._holders or kind in self._hopeless:
+        if not self._holders or not needs or kind in self._hopeless:
             return None
         spent = self._victims >= MAX_VICTIMS
-        found = relief.find(self.board, ask, self._holders, self._tenants, wait_only=spent)
+        group = self._group_of(self._tenants[ask.tenant_id]) if claimed and ask.tenant_id is not None else None
+        asked = dataclasses.replace(ask, needs=needs)
+        found = relief.find(self.board, asked, self._holders, self._tenants, group=group, wait_only=spent)
         if found is None or (self._victims and self._victims + len(found.replica_ids) > MAX_VICTIMS):
             self._hopeless.add(kind)
             return None
-        self._victims += len(found.replica_ids)
-        self._holders.go((*found.victims, *found.waits))
-        relief.reserve(self.board, found)
-        self._promise(ask, found)
         return found
 
     def _promise(self, ask: Ask, found: relief.Relief) -> None:
@@ -193,14 +231,39 @@ class Planner:
         for victim in found.victims:
             if victim.tenant_id in self._tenants:
                 self._tenants[victim.tenant_id] = self._tenants[victim.tenant_id].passing(*victim.released)
+        for victim in found.evicts:  # who is moved holds as much elsewhere
+            theirs = self._tenants.get(victim.tenant_id)
+            if theirs is not None and (group := self._group_of(theirs)) is not None:
+                self._groups[group.id] = group.ending(*victim.released)
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is not None:
-            devices = [self.board.bins[spot.bin].devices[at] for spot in found.spots for at in spot.devices]
-            size, millis = found.need.memory_bytes * len(devices), sum(charge(found.need, each) for each in devices)
-            self._tenants[tenant.id] = tenant.holding(size, millis).passing(size, millis)
+            self._hold(tenant.passing(*found.asks), *found.asks)
+
+    def turn(self, at: int, ask: Ask, behind: Iterable[Ask]) -> tuple[int, int, float, int]:
+        """The least is answered next; ``at``: where ``ask`` stands in the order of asking.
+
+        One that is refused whenever its turn comes keeps none ``behind`` it waiting for what is guaranteed.
+        """
+        above, share = self.standing(ask)
+        if above and ask.replica_id not in self._in_the_way:
+            self._in_the_way[ask.replica_id] = any(not self.standing(each)[0] for each in behind) and self._stuck(ask)
+        if self._in_the_way.get(ask.replica_id):
+            above = 0
+        return above, -ask.priority, share, at
+
+    def _stuck(self, ask: Ask) -> bool:
+        """True when there is neither a place for it nor anybody who may go for it."""
+        affordable, _over = self._affordable(ask)
+        room = any(
+            rank.best(self.board, need, _wish(ask)) is not None
+            if need.stages == 1
+            else any(stages.look(self.board, need, _wish(ask), each) for each in stages.products(self.board, need))
+            for need in affordable
+        )
+        return not room and self._who_goes(ask, affordable) is None
 
     def standing(self, ask: Ask) -> tuple[int, float]:
-        """Whose turn it is among equal priorities: within the guarantee first, then who borrows least by weight."""
+        """Whose turn it is: within the guarantee first (0), then who borrows least by weight."""
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None or not ask.needs:
             return (0, 0.0)
@@ -215,23 +278,39 @@ class Planner:
 def plan(
     snapshot: Snapshot, asks: Sequence[Ask], demand: Demand = NO_DEMAND, *, explained: bool = False
 ) -> list[Answer]:
-    """Answer each ask: higher priorities first, then tenants within their guarantee, then by weight, else in order.
+    """Answer each ask: within a tenant higher priorities first, and of one priority what is guaranteed; of the first
+    ones of all tenants those within their guarantee, then higher priorities, then by weight, else in order.
 
-    ``explained``: the verdicts on the devices also where there is a place.
+    What is guaranteed goes before what others would borrow, however important that is to them: else what was made room
+    for would be theirs again. ``explained``: the verdicts on the devices also where there is a place.
     """
     planner = Planner(snapshot, demand)
     answers: list[Answer] = []
-    for priority in sorted({ask.priority for ask in asks}, reverse=True):
-        queues: dict[uuid.UUID | None, deque[tuple[int, Ask]]] = {}
-        for at, ask in enumerate(asks):
-            if ask.priority == priority:
-                queues.setdefault(ask.tenant_id, deque()).append((at, ask))
-        while queues:
-            turn = min(queues, key=lambda key: (*planner.standing(queues[key][0][1]), queues[key][0][0]))
-            answers.append(planner.decide(queues[turn].popleft()[1], explained=explained))
-            if not queues[turn]:
-                del queues[turn]
+    tenants: dict[uuid.UUID | None, _Lines] = {}
+    for at, ask in sorted(enumerate(asks), key=lambda each: (-each[1].priority, each[0])):
+        lines = tenants.setdefault(ask.tenant_id, {})
+        lines.setdefault((ask.priority, ask.deployment_id), deque()).append((at, ask))
+    while tenants:
+        firsts = {tenant: _first(planner, lines) for tenant, lines in tenants.items()}
+        tenant = min(firsts, key=lambda key: planner.turn(*firsts[key], _heads(tenants[key])))
+        line = (firsts[tenant][1].priority, firsts[tenant][1].deployment_id)
+        answers.append(planner.decide(tenants[tenant][line].popleft()[1], explained=explained))
+        if not tenants[tenant][line]:
+            del tenants[tenant][line]
+        if not tenants[tenant]:
+            del tenants[tenant]
     return answers
+
+
+def _heads(lines: _Lines) -> list[Ask]:
+    return [line[0][1] for line in lines.values()]
+
+
+def _first(planner: Planner, lines: _Lines) -> tuple[int, Ask]:
+    """Of a tenant, by its lines of asks: of the highest priority what is guaranteed, then what was asked for first."""
+    highest, _deployment = next(iter(lines))
+    able = [line[0] for (priority, _key), line in lines.items() if priority == highest]
+    return min(able, key=lambda each: (planner.standing(each[1])[0], each[0])) if len(able) > 1 else able[0]
 
 
 def _wish(ask: Ask) -> rank.Wish:

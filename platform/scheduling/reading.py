@@ -17,7 +17,7 @@ from quotas.models import TenantQuota
 from quotas.selectors import defaults
 from quotas.weights import device_millis
 from scheduling import topology
-from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
+from scheduling.snapshot import DeviceView, GroupView, HolderView, Holding, NodeView, Snapshot, TenantView
 from serving import leaving
 from serving.models import Member, Replica
 from serving.selectors import slices_of, weighted
@@ -54,7 +54,8 @@ def take(
         node.id: _node_view(node, stored.get(node.id, frozenset()), counts.get(node.id, {})) for node in nodes
     }
     books = _books() if holders_of else None
-    tenants = _tenants(books, holders_of, and_holders=True) if books is not None else {}
+    terms = _terms() if books is not None else []
+    tenants = _tenants(books, terms, holders_of, and_holders=True) if books is not None else {}
     rows: Sequence[Device] = list(
         devices.select_related("parent").defer("readings", "parent__readings").order_by("node__name", "uuid")
     )
@@ -70,6 +71,7 @@ def take(
         ),
         _holders(books, tenants, holders_of) if books is not None else (),
         tenants,
+        _groups(books, terms) if books is not None else {},
     )
 
 
@@ -198,7 +200,7 @@ def _holders(
     books: _Books, tenants: Mapping[uuid.UUID, TenantView], asking: Collection[uuid.UUID]
 ) -> tuple[HolderView, ...]:
     """Placed replicas of the tenants that ask and of those that borrow, and whatever is leaving."""
-    shown = {*asking, *(tenant.id for tenant in tenants.values() if tenant.borrowed(0, 0))}
+    shown = {*asking, *(tenant.id for tenant in tenants.values() if tenant.borrowing)}
     with scope.all_tenants():
         live = Replica.objects.filter(id__in=books.holdings).exclude(node=None)
         going = _ENDING | Q(moving_at__isnull=False)
@@ -225,46 +227,54 @@ def _holders(
 
 def tenants_of(tenant_ids: Collection[uuid.UUID], *, and_holders: bool = False) -> dict[uuid.UUID, TenantView]:
     """Quota of some tenants (``and_holders``: and of all who hold something) with what they hold."""
-    return _tenants(_books(), tenant_ids, and_holders=and_holders)
+    return _tenants(_books(), _terms(), tenant_ids, and_holders=and_holders)
 
 
-def _tenants(books: _Books, tenant_ids: Collection[uuid.UUID], *, and_holders: bool) -> dict[uuid.UUID, TenantView]:
-    wanted = {*tenant_ids, *(books.owners.values() if and_holders else ())}
+def _terms() -> list[TenantQuota]:
     with scope.all_tenants():
-        every = list(TenantQuota.objects.select_related("group"))
+        return list(TenantQuota.objects.select_related("group"))
+
+
+def _tenants(
+    books: _Books, every: Collection[TenantQuota], tenant_ids: Collection[uuid.UUID], *, and_holders: bool
+) -> dict[uuid.UUID, TenantView]:
+    wanted = {*tenant_ids, *(books.owners.values() if and_holders else ())}
     rows = {row.tenant_id: row for row in every}
-    members: dict[uuid.UUID, list[TenantQuota]] = {}
-    for row in every:
-        if row.group_id is not None:
-            members.setdefault(row.group_id, []).append(row)
     found = {}
     for tenant_id in wanted:
         terms = rows.get(tenant_id) or TenantQuota(tenant_id=tenant_id, **defaults())
-        beside = members.get(terms.group_id, []) if terms.group_id is not None else []
-        size = _line(terms, "hbm_bytes", books.bytes_of, beside)
-        gpus = _line(terms, "gpu_millis", books.millis_of, beside)
+        size, gpus = _line(terms, "hbm_bytes"), _line(terms, "gpu_millis")
         passing = books.passing.get(tenant_id, (0, 0))
         found[tenant_id] = TenantView(
             id=tenant_id, guaranteed_bytes=size[0], limit_bytes=size[1], held_bytes=books.bytes_of.get(tenant_id, 0),
             guaranteed_millis=gpus[0], limit_millis=gpus[1], held_millis=books.millis_of.get(tenant_id, 0),
-            weight=terms.over_quota_weight, passing_bytes=passing[0], passing_millis=passing[1],
+            weight=terms.over_quota_weight, passing_bytes=passing[0], passing_millis=passing[1], group=terms.group_id,
         )  # fmt: skip
     return found
 
 
-def _line(
-    terms: TenantQuota, name: str, held: Mapping[uuid.UUID, int], beside: Collection[TenantQuota]
-) -> tuple[int, int]:
-    """Guarantee and limit of one kind; the limit as far as the group allows it now."""
-    used = Amount.of(held.get(terms.tenant_id, 0))
-    own = Amount.limit(getattr(terms, name))
-    group = terms.group
-    above = Amount.limit(getattr(group, name)) if group is not None else UNLIMITED
-    together = Amount.of(sum(held.get(member.tenant_id, 0) for member in beside))
-    limit = own if above.unlimited else own.least(used.plus(above.left_after(together)))
+def _line(terms: TenantQuota, name: str) -> tuple[int, int]:
+    """Guarantee and limit of one kind, without what the group leaves now."""
+    own, group = Amount.limit(getattr(terms, name)), terms.group
     firm = Amount.limit(getattr(terms, f"guaranteed_{name}"))
-    firm = firm if firm.unlimited else firm.least(own).least(above)
-    return firm.as_number(), limit.as_number()
+    if not firm.unlimited:
+        firm = firm.least(own).least(Amount.limit(getattr(group, name)) if group is not None else UNLIMITED)
+    return firm.as_number(), own.as_number()
+
+
+def _groups(books: _Books, every: Collection[TenantQuota]) -> dict[uuid.UUID, GroupView]:
+    """The groups that have tenants, with what those hold together."""
+    found: dict[uuid.UUID, GroupView] = {}
+    for terms in every:
+        if terms.group is None:
+            continue
+        group, member = terms.group, terms.tenant_id
+        so_far = found.get(group.id) or GroupView(
+            id=group.id, limit_bytes=group.hbm_bytes, limit_millis=group.gpu_millis
+        )
+        held = so_far.holding(books.bytes_of.get(member, 0), books.millis_of.get(member, 0))
+        found[group.id] = held.ending(*books.passing.get(member, (0, 0)))
+    return found
 
 
 def _isolations(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID, Counter[str]]:

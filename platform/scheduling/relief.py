@@ -1,37 +1,36 @@
 """Who would have to go so that a replica finds its places (pure): preemption by priority, and reclaim of borrowed room.
 
-Who may go is said by ``claims``. Of all ways the one is taken where the least important, fewest and smallest go; those
-that find a place elsewhere are moved, the others end. What is leaving already is waited for before anybody goes. For a
-replica over several nodes all of them make room, or none; one that has to go finds places for all its stages elsewhere,
-or ends on all its nodes together.
+Who may go is said by ``claims``, and for the limit of a group of tenants by ``borrowers``. Of all ways the one is taken
+where the least important, fewest and smallest go; those that find a place elsewhere are moved, the others end. What is
+leaving already is waited for before anybody goes. For a replica over several nodes all of them make room, or none; one
+that has to go finds places for all its stages elsewhere, or ends on all its nodes together.
 """
 
 import dataclasses
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kernel.isolation import Isolation, Requirement
 from scheduling import rank, stages
 from scheduling.answers import Ask
 from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
+from scheduling.borrowers import MAX_FOR_ONE, Amounts, Borrowers
 from scheduling.claims import Tenants, claim_of
 from scheduling.holders import Holders
-from scheduling.need import Need
-from scheduling.snapshot import HolderView
+from scheduling.need import Need, charge
+from scheduling.snapshot import GroupView, HolderView
 from scheduling.victims import ByBin, Pad, Standing, on_node, over_nodes, standing
-
-#: Replicas that may have to go for one.
-MAX_FOR_ONE: Final = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Relief:
     """``moves`` find a place elsewhere, ``evicts`` do not; ``waits`` are leaving anyway.
 
-    ``spots`` are where the one that asks will be, with ``need`` in each.
+    ``spots`` are where the one that asks will be, with ``need`` in each; ``asks``: the bytes and thousandths of a GPU
+    that it will hold. ``for_group`` of those who go leave only because the tenants of a group hold all that they may.
     """
 
     spots: tuple[Spot, ...]
@@ -39,6 +38,8 @@ class Relief:
     evicts: tuple[HolderView, ...]
     moves: tuple[HolderView, ...]
     waits: tuple[HolderView, ...] = ()
+    for_group: tuple[HolderView, ...] = ()
+    asks: Amounts = (0, 0)
 
     @property
     def victims(self) -> tuple[HolderView, ...]:
@@ -52,29 +53,42 @@ class Relief:
 
 
 class _Way(NamedTuple):
-    """One way to find places; the least of them is taken. Nothing is compared after ``order``."""
+    """One way to find places; the least of them is taken. Nothing is compared after ``order``.
+
+    ``apart`` go beside the ``victims``, for the group alone; ``ends`` must not be moved.
+    """
 
     standing: Standing
     order: int
     need: Need
     product: str
     victims: list[HolderView]
+    apart: Sequence[HolderView] = ()
+    ends: frozenset[uuid.UUID] = frozenset()
 
 
-def find(board: Board, ask: Ask, held: Holders, tenants: Tenants, *, wait_only: bool = False) -> Relief | None:
+def find(
+    board: Board, ask: Ask, held: Holders, tenants: Tenants, *, group: GroupView | None = None, wait_only: bool = False
+) -> Relief | None:
     """The least that must go for ``ask``, ``None`` when nothing may or nothing would help.
 
+    ``group`` is that of its tenant, where it may not hold so much more and what is asked for is guaranteed.
     ``wait_only``: nobody is to go, but waiting for those who leave anyway may be enough.
     """
     leaving = held.leaving()
     staying = {} if wait_only else held.staying()
-    if not (leaving or staying):
+    if not (leaving or staying or group):
         return None
+    borrowers = Borrowers(ask, group, tenants, _once(staying.values())) if group is not None else None
+    free = list(_free(board, ask)) if borrowers is not None else []
     with Pad(board) as pad:
         for gone in _once(leaving.values()):
             pad.remove(gone)
-        best = min(_ways(board, ask, staying, leaving, tenants), key=lambda way: way[:2], default=None)
-        if best is None or len(best.victims) > MAX_FOR_ONE:
+        ways = [*free, *_ways(board, ask, staying, leaving, tenants)]
+        if borrowers is not None:
+            ways += _ways(board, ask, borrowers.of(staying), {}, tenants)
+        best = _least(board, ask, ways, borrowers, tenants)
+        if best is None or len(best.victims) + len(best.apart) > MAX_FOR_ONE:
             return None
         for victim in best.victims:
             pad.remove(victim)
@@ -87,12 +101,56 @@ def find(board: Board, ask: Ask, held: Holders, tenants: Tenants, *, wait_only: 
         for gone in waits:
             pad.remove(gone)
         stage, spots = _spots(board, ask, best)
-    victims = tuple(sorted(best.victims, key=lambda h: (-h.importance, h.replica_id)))
-    found = Relief(tuple(spots), stage, victims, (), tuple(waits))
-    moves = _movable(board, found) if victims else []
+    victims = tuple(sorted((*best.victims, *best.apart), key=lambda h: (-h.importance, h.replica_id)))
+    asks = _amounts(board, stage, spots)
+    found = Relief(tuple(spots), stage, victims, (), tuple(waits), tuple(best.apart), asks)
+    moves = _movable(board, found, best.ends) if len(victims) > len(best.ends) else []
     moved = {holder.replica_id for holder in moves}
     evicts = tuple(holder for holder in victims if holder.replica_id not in moved)
     return dataclasses.replace(found, evicts=evicts, moves=tuple(moves))
+
+
+def _free(board: Board, ask: Ask) -> Iterator[_Way]:
+    """Where there is room already."""
+    for need in ask.needs.values():
+        if need.stages > 1:
+            for order, product in enumerate(stages.products(board, need)):
+                if stages.look(board, need, _wish(ask), product):
+                    yield _Way(standing([]), order, need, product, [])
+        elif (spot := rank.best(board, need, _wish(ask))) is not None:
+            yield _Way(standing([]), spot.bin, need, "", [])
+
+
+def _least(board: Board, ask: Ask, ways: Iterable[_Way], borrowers: Borrowers | None, tenants: Tenants) -> _Way | None:
+    """The best of ``ways``, with those who go for the group's limit; they make a way no better than it was."""
+    best: _Way | None = None
+    for way in sorted(ways, key=lambda way: way[:2]):
+        if best is not None and best[:2] <= way[:2]:
+            break
+        whole = way if borrowers is None else _with_borrowers(board, ask, way, borrowers, tenants)
+        if whole is not None and (best is None or whole[:2] < best[:2]):
+            best = whole
+    return best
+
+
+def _with_borrowers(board: Board, ask: Ask, way: _Way, borrowers: Borrowers, tenants: Tenants) -> _Way | None:
+    claim = claim_of(board, ask, way.need, tenants)
+    with Pad(board) as pad:
+        for victim in way.victims:
+            claim.goes(victim)
+            pad.remove(victim)
+        more = _amounts(board, *_spots(board, ask, way))
+    given = borrowers.give(more, way.victims, claim)
+    if given is None:
+        return None
+    hurt = standing([*way.victims, *given.apart])
+    return way._replace(standing=hurt, apart=given.apart, ends=given.ends)
+
+
+def _amounts(board: Board, need: Need, spots: Iterable[Spot]) -> Amounts:
+    """Bytes and thousandths of a GPU that count for what is at ``spots``."""
+    devices = [board.bins[spot.bin].devices[at] for spot in spots for at in spot.devices]
+    return need.memory_bytes * len(devices), sum(charge(need, each) for each in devices)
 
 
 def _ways(board: Board, ask: Ask, staying: ByBin, leaving: ByBin, tenants: Tenants) -> Iterator[_Way]:
@@ -156,15 +214,17 @@ def _once(groups: Iterable[Sequence[HolderView]]) -> list[HolderView]:
     return list({holder.replica_id: holder for group in groups for holder in group}.values())
 
 
-def _movable(board: Board, found: Relief) -> list[HolderView]:
-    """Who of the victims finds a place elsewhere while all of them still have theirs; what leaves needs no quota.
+def _movable(board: Board, found: Relief, ends: frozenset[uuid.UUID]) -> list[HolderView]:
+    """Who of the victims finds a place elsewhere while all of them still have theirs; what leaves needs no quota, but
+    those who give back what a group lacks (``ends``) have none for a place elsewhere.
 
     Their successors are planned on what is free until then, so they are looked for on exactly that.
     """
     with Pad(board) as pad:
         pad.put(_kept(board, found))
         # who serves nobody has a successor already
-        return [victim for victim in found.victims if not victim.stranded and _placed_again(board, pad, victim)]
+        able = [each for each in found.victims if not each.stranded and each.replica_id not in ends]
+        return [victim for victim in able if _placed_again(board, pad, victim)]
 
 
 def _placed_again(board: Board, pad: Pad, holder: HolderView) -> bool:
@@ -238,7 +298,7 @@ def need_of(board: Board, holder: HolderView) -> Need | None:
     group = len(devices) // holder.stages
     parts = [slice(begin, begin + group) for begin in range(0, len(devices), group)]
     groups = [holder.holdings[part] for part in parts]
-    domains = [{each.link_domain for each in devices[part]} for part in parts]
+    linked = _linked([[each.link_domain for each in devices[part]] for part in parts])
     first = holder.holdings[0]
     return Need(
         kind=devices[0].kind,
@@ -248,8 +308,19 @@ def need_of(board: Board, holder: HolderView) -> Need | None:
         millis=max(holding.millis for holding in holder.holdings),
         devices=group,
         stages=holder.stages,
-        linked=group > 1 and all(len(each) == 1 and "" not in each for each in domains),
+        linked=linked > 1,
+        linked_by=linked if 1 < linked < group else 0,
         products=frozenset({devices[0].product}) if len(devices) > 1 else frozenset(),
         whole=first.exclusive,
         least=Requirement.MPS.value if first.isolation == Isolation.MPS else Requirement.ANY.value,
     )
+
+
+def _linked(groups: Sequence[Sequence[str]]) -> int:
+    """How many consecutive devices of the groups are in one NVLink domain each, by their domains; 1: it is none."""
+    count = len(groups[0])
+    for each in range(count, 1, -1):
+        chunks = [of[begin : begin + each] for of in groups for begin in range(0, count, each)]
+        if count % each == 0 and all(chunk[0] and len(set(chunk)) == 1 for chunk in chunks):
+            return each
+    return 1

@@ -159,6 +159,7 @@ class HolderView:
 class TenantView:
     """Device memory and GPUs (thousandths) of a tenant: what nobody may take from it, what it may not exceed, what it
     holds. -1: unlimited; a guarantee without a limit promises all that it holds. ``weight`` counts above guarantees.
+    The limits are its own: what its ``group`` leaves of them is said by :meth:`under`.
 
     ``passing`` is the part of what it holds that ends anyway, or is only promised to it: a claim on the rest must not
     count on that, or what is drained for one would be taken for borrowed again by the next.
@@ -174,6 +175,25 @@ class TenantView:
     weight: int = 100
     passing_bytes: int = 0
     passing_millis: int = 0
+    group: uuid.UUID | None = None
+
+    def under(self, group: "GroupView | None") -> "TenantView":
+        """The tenant with its limits as far as its group leaves something now."""
+        if group is None:
+            return self
+        return self._limited(
+            _reach(self.held_bytes, group.limit_bytes, group.held_bytes),
+            _reach(self.held_millis, group.limit_millis, group.held_millis),
+        )
+
+    def firmly(self) -> "TenantView":
+        """The tenant with its limits lowered to what is guaranteed to it."""
+        return self._limited(self.guaranteed_bytes, self.guaranteed_millis)
+
+    def _limited(self, size: int, millis: int) -> "TenantView":
+        return dataclasses.replace(
+            self, limit_bytes=_lower(self.limit_bytes, size), limit_millis=_lower(self.limit_millis, millis)
+        )
 
     def passing(self, size: int, millis: int) -> "TenantView":
         """The tenant once so much more of what it holds is passing."""
@@ -200,15 +220,19 @@ class TenantView:
     def borrowed(self, released: int, millis: int = 0) -> bool:
         """True when it would still hold its whole guarantee without ``released`` bytes and ``millis``: all borrowed.
 
-        What has no guarantee of its own says nothing; where nothing has one, nothing is borrowed.
+        Where GPUs have a guarantee, that one decides for what is on GPUs: they are counted by slice, the larger part of
+        memory and compute, so who is above it has more of the devices than was promised, however little memory it
+        uses. Memory decides where GPUs have none, and for what is on none. Where nothing has one, nothing is borrowed.
         """
-        if not self.borrows:
-            return False
+        if self.guaranteed_millis != UNLIMITED and (millis or not released):
+            return self.held_millis - self.passing_millis - millis >= self.guaranteed_millis
         size = self.held_bytes - self.passing_bytes - released
-        gpus = self.held_millis - self.passing_millis - millis
-        return (self.guaranteed_bytes == UNLIMITED or size >= self.guaranteed_bytes) and (
-            self.guaranteed_millis == UNLIMITED or gpus >= self.guaranteed_millis
-        )
+        return self.guaranteed_bytes != UNLIMITED and size >= self.guaranteed_bytes
+
+    @property
+    def borrowing(self) -> bool:
+        """True when anything that it holds may be above its guarantee, on GPUs or on none."""
+        return self.borrowed(0, 0) or self.borrowed(1, 0)
 
     @property
     def borrows(self) -> bool:
@@ -227,8 +251,53 @@ class TenantView:
         return over / self.weight if self.weight else (math.inf if over else 0.0)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupView:
+    """Tenants that together hold no more than its limits (bytes and thousandths of a GPU; -1: unlimited).
+
+    ``ending`` is the part of what they hold that ends anyway; nobody's places wait for it yet.
+    """
+
+    id: uuid.UUID
+    limit_bytes: int = UNLIMITED
+    limit_millis: int = UNLIMITED
+    held_bytes: int = 0
+    held_millis: int = 0
+    ending_bytes: int = 0
+    ending_millis: int = 0
+
+    def holding(self, more: int, millis: int) -> "GroupView":
+        """The group once its tenants hold so much more, or it is kept for one of them."""
+        return dataclasses.replace(self, held_bytes=self.held_bytes + more, held_millis=self.held_millis + millis)
+
+    def ending(self, size: int, millis: int) -> "GroupView":
+        """The group once so much more of what its tenants hold ends."""
+        return dataclasses.replace(
+            self, ending_bytes=self.ending_bytes + size, ending_millis=self.ending_millis + millis
+        )
+
+    def lacks(self, more: int, millis: int) -> tuple[int, int]:
+        """Bytes and thousandths of a GPU that somebody has to give back, beside what ends, before one gets that."""
+        return (
+            _lacking(more, self.limit_bytes, self.held_bytes - self.ending_bytes),
+            _lacking(millis, self.limit_millis, self.held_millis - self.ending_millis),
+        )
+
+
 def _beyond(held: int, guaranteed: int) -> int:
     return 0 if guaranteed == UNLIMITED else max(0, held - guaranteed)
+
+
+def _lower(limit: int, other: int) -> int:
+    return max(limit, other) if UNLIMITED in (limit, other) else min(limit, other)
+
+
+def _reach(held: int, limit: int, together: int) -> int:
+    return UNLIMITED if limit == UNLIMITED else held + max(0, limit - together)
+
+
+def _lacking(more: int, limit: int, held: int) -> int:
+    return 0 if limit == UNLIMITED or not more else max(0, held + more - limit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,3 +308,4 @@ class Snapshot:
     devices: tuple[DeviceView, ...]
     holders: tuple[HolderView, ...] = ()
     tenants: Mapping[uuid.UUID, TenantView] = dataclasses.field(default_factory=dict)
+    groups: Mapping[uuid.UUID, GroupView] = dataclasses.field(default_factory=dict)

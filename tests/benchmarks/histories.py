@@ -3,9 +3,9 @@
 Each history is a small fleet with a clock that only it moves: nodes join, are lost and come back, GPUs fall ill, are
 cut into instances and put together again while idle, quotas change, deployments of several tenants and priorities
 start, grow and end. In every other one half of the replicas on GPUs are spread over nodes, nodes are drained, and who
-must leave stays until a successor has all its places. Plans are made from a snapshot and committed later, some after a
-crash or a change in between, by an in-memory model of the same checks that the database makes. Seeds make every
-history repeatable.
+must leave stays until a successor has all its places. In two of seven two of the tenants are in a group. Plans are made
+from a snapshot and committed later, some after a crash or a change in between, by an in-memory model of the same checks
+that the database makes. Seeds make every history repeatable.
 
 Prints counts, the time of placing 1,000 replicas on 10,000 GPUs, and one JSON object as its last line.
 """
@@ -76,7 +76,12 @@ def scale(replicas: int, gpus: int) -> dict[str, float]:
 def one(seed: int) -> tuple[int, Counter[str], Counter[str], str]:
     """One history, in a process of the pool: what was seen, and what was broken with the first details."""
     whole = seed % 2 == 0
-    history = History(seed) if whole else History(seed, drains=True, follows=True, spread=0.5)
+    grouped = seed % 7 in (1, 3)
+    history = (
+        History(seed, grouped=grouped)
+        if whole
+        else History(seed, drains=True, follows=True, spread=0.5, grouped=grouped)
+    )
     history.run(STEPS)
     return seed, history.seen, history.broken, history.first_wrong
 

@@ -4,7 +4,7 @@ import uuid
 
 from scheduling.answers import Ask
 from scheduling.need import Need
-from scheduling.snapshot import DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
+from scheduling.snapshot import DeviceView, GroupView, HolderView, Holding, NodeView, Snapshot, TenantView
 
 GIB = 1024**3
 DEPLOYMENT = uuid.UUID(int=77)
@@ -48,9 +48,18 @@ def ask(number=1, **facts):
     return Ask(**{**values, **facts})
 
 
-def snapshot(nodes, devices, holders=(), tenants=()):
+def snapshot(nodes, devices, holders=(), tenants=(), groups=()):
     """A fleet at one moment."""
-    return Snapshot({n.id: n for n in nodes}, tuple(devices), tuple(holders), {t.id: t for t in tenants})
+    known = {t.id: t for t in tenants}
+    return Snapshot({n.id: n for n in nodes}, tuple(devices), tuple(holders), known, {g.id: g for g in groups})
+
+
+def group(number, tenants, **facts):
+    """A group of the tenants that name it, with what they hold together."""
+    mine = [each for each in tenants if each.group == uuid.UUID(int=number)]
+    held = {name: sum(getattr(each, name) for each in mine) for name in ("held_bytes", "held_millis")}
+    ending = {f"ending_{kind}": sum(getattr(each, f"passing_{kind}") for each in mine) for kind in ("bytes", "millis")}
+    return GroupView(id=uuid.UUID(int=number), **{**held, **ending, **facts})
 
 
 def tenant(number, guaranteed_gib, limit_gib, held_gib, **facts):

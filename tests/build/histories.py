@@ -12,7 +12,7 @@ from scheduling.feasible import refuse
 from scheduling.need import Need
 from scheduling.plan import MAX_VICTIMS, plan
 from scheduling.relief import MAX_FOR_ONE
-from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, NodeView
+from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, NodeView, Snapshot
 from tests.build.leaving import Leaving
 from tests.build.memory_fleet import Gone, Part, Replica
 
@@ -29,10 +29,15 @@ class History(Leaving):
 
     ``drains``: who gives way holds its place for a cycle or two more, as engines do that finish their requests.
     ``follows``: whoever must leave a place stays until a successor has one, as the serving loop does it.
-    ``spread`` is the share of GPU replicas that want two groups of devices, on one node or on two.
+    ``spread`` is the share of GPU replicas that want two groups of devices, on one node or on two. ``grouped``: two of
+    the tenants are in a group, and who drains counts until it has ended.
     """
 
-    def __init__(self, seed: int, *, drains: bool = False, follows: bool = False, spread: float = 0.1) -> None:
+    def __init__(
+        self, seed: int, *, drains: bool = False, follows: bool = False, spread: float = 0.1, grouped: bool = False
+    ) -> None:
+        self.grouped = grouped
+        self.draw_group = random.Random(seed)  # its own: other histories are what they were
         self.drains = drains
         self.follows = follows
         self.spread = spread
@@ -47,12 +52,21 @@ class History(Leaving):
         self.first_wrong = ""
         for tenant in self.tenants:
             self.fleet.limits[tenant] = self._quota()
+        self._regroup()
         for _ in range(2):
             self.join()
 
     def _quota(self) -> tuple[int, int]:
         guaranteed = self.draw.choice([0, 80, 160, 320]) * GIB
         return guaranteed, self.draw.choice([UNLIMITED, guaranteed + self.draw.choice([0, 80, 400]) * GIB])
+
+    def _regroup(self) -> None:
+        """A group holds at least what is guaranteed in it."""
+        if self.grouped:
+            members = frozenset(self.tenants[:2])
+            firm = sum(self.fleet.limits[member][0] for member in members)
+            limit = firm + self.draw_group.choice([0, 0, 40, 160]) * GIB
+            self.fleet.group = (uuid.UUID(int=2**64), members, limit)
 
     def run(self, steps: int) -> None:
         """That many disturbances, then quiet until everything that can is placed."""
@@ -213,6 +227,7 @@ class History(Leaving):
     def requota(self) -> None:
         """An admin sets other limits; nothing is taken away."""
         self.fleet.limits[self.draw.choice(self.tenants)] = self._quota()
+        self._regroup()
         self.seen["quotas changed"] += 1
 
     def _some_node(self, state: str) -> NodeView | None:
@@ -294,7 +309,8 @@ class History(Leaving):
             if replica is None or not replica.nodes:
                 continue
             guaranteed = self.fleet.limits[replica.tenant][0]
-            left = self.fleet.held_of(replica.tenant, self.replicas) - holder.released[0]
+            held, passing = (of(replica.tenant, self.replicas) for of in (self.fleet.held_of, self.fleet.passing_of))
+            left = held - passing - holder.released[0]
             if replica.tenant != answer.ask.tenant_id and left < guaranteed:
                 self.seen["evictions overtaken"] += 1  # its quota was raised, or it lost something else, since the plan
                 continue
@@ -303,10 +319,11 @@ class History(Leaving):
             several = " over several nodes" if len(replica.nodes) > 1 else ""
             self.seen[f"moved{several}" if moves else f"evicted{several}"] += 1
             self.seen["ended beside a lost node"] += holder.stranded
+            self.seen["gave back for a group"] += any(holder is each for each in answer.relief.for_group)
             if self.follows and moves:
                 self.move(replica)
             elif self.drains:
-                replica.leaving = True
+                replica.leaving, replica.counts = True, self.grouped
             else:
                 self.start_over(replica)
 
@@ -354,10 +371,22 @@ class History(Leaving):
             if not replica.reason:
                 self._wrong("stuck without a reason", str(replica))
             need, tenant = replica.need, now.tenants[replica.tenant]
-            if need.devices * need.stages == 1 and tenant.within_limit(need.total_bytes):
+            allowed = tenant.under(now.groups.get(tenant.group)).within_limit(need.total_bytes)
+            if need.devices * need.stages == 1 and (allowed or self._due(replica, now)):
                 free = [d for d in now.devices if refuse(d, now.nodes[d.node_id], {need.kind: need}) is None]
                 if free:
                     self._wrong("refused though it fits", f"{replica} {free[0]}")
+
+    def _due(self, replica: Replica, now: Snapshot) -> bool:
+        """It is guaranteed, and one replica of another tenant of its group gives back enough for it."""
+        tenant, size = now.tenants[replica.tenant], replica.need.total_bytes
+        group = now.groups.get(tenant.group)
+        if group is None or not (tenant.within_limit(size) and tenant.within_guarantee(size)):
+            return False
+        lack, _millis = group.lacks(size, 0)
+        beside = {key: each for key, each in now.tenants.items() if each.group == group.id and key != tenant.id}
+        able = [each for each in now.holders if each.tenant_id in beside and each.endable and each.counts]
+        return any(each.memory_bytes >= lack and beside[each.tenant_id].borrowed(each.memory_bytes) for each in able)
 
     def _wrong(self, what: str, details: str) -> None:
         self.broken[what] += 1

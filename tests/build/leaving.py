@@ -32,13 +32,17 @@ class Leaving:
         """It is not wanted any more."""
         self.fleet.release(replica)
         if replica.nodes:
-            replica.ending, replica.leaving = True, False  # its partitions there stay taken until these nodes report
+            replica.ending, replica.leaving, replica.counts = (
+                True,
+                False,
+                False,
+            )  # its partitions there stay taken until these nodes report
         else:
             del self.replicas[replica.id]
 
     def start_over(self, replica: Replica) -> None:
         """It loses its place and waits for another; what it has of a lost node stays taken."""
-        replica.leaving = False
+        replica.leaving = replica.counts = False
         if replica.ending or all(self.fleet.nodes[node].state == "lost" for node in replica.nodes):
             return
         if replica.successor in self.replicas or any(self.fleet.nodes[n].state == "lost" for n in replica.nodes):

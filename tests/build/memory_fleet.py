@@ -6,7 +6,7 @@ import uuid
 from scheduling.answers import Answer
 from scheduling.feasible import refuse
 from scheduling.need import Need
-from scheduling.snapshot import UNLIMITED, DeviceView, HolderView, Holding, NodeView, Snapshot, TenantView
+from scheduling.snapshot import UNLIMITED, DeviceView, GroupView, HolderView, Holding, NodeView, Snapshot, TenantView
 
 
 class Gone(Exception):
@@ -18,7 +18,7 @@ class Replica:
     """``owner`` of partitions once ``node`` is set; ``reason`` says why it waits.
 
     One that is ``ending`` holds only what is on lost nodes. One that is ``leaving`` gave way: until ``leaves_by``, or
-    until its ``successor`` has its places.
+    until its ``successor`` has its places. Where it ``counts`` meanwhile, its tenant holds what it holds.
     """
 
     id: uuid.UUID
@@ -36,6 +36,7 @@ class Replica:
     leaves_by: int = 0
     successor: uuid.UUID | None = None
     placed_at: int = 0
+    counts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Fleet:
         self.devices: dict[uuid.UUID, DeviceView] = {}
         self.parts: dict[tuple[uuid.UUID, int], Part] = {}
         self.limits: dict[uuid.UUID, tuple[int, int]] = {}
+        self.group: tuple[uuid.UUID, frozenset[uuid.UUID], int] | None = None
+        """Its id, its tenants, and what they may hold together."""
 
     def held_of(self, tenant: uuid.UUID, replicas: dict[uuid.UUID, Replica]) -> int:
         """Bytes of devices that a tenant holds, without what has to leave."""
@@ -66,12 +69,20 @@ class Fleet:
         going = self._excused(replicas)
         return sum(part.memory_bytes for part in mine if part.replica not in going)
 
+    def passing_of(self, tenant: uuid.UUID, replicas: dict[uuid.UUID, Replica]) -> int:
+        """What of that ends anyway."""
+        going = self._excused(replicas)
+        mine = [part for part in self.parts.values() if replicas[part.replica].tenant == tenant]
+        return sum(part.memory_bytes for part in mine if part.replica not in going and replicas[part.replica].leaving)
+
     def _excused(self, replicas: dict[uuid.UUID, Replica]) -> set[uuid.UUID]:
         sick = {part.replica for part in self.parts.values() if self.devices[part.device].state != "healthy"}
         return sick | {key for key in {part.replica for part in self.parts.values()} if self._leaves(replicas[key])}
 
     def _leaves(self, replica: Replica) -> bool:
-        return replica.leaving or any(self.nodes[node].state in ("lost", "draining") for node in replica.nodes)
+        return (replica.leaving and not replica.counts) or any(
+            self.nodes[node].state in ("lost", "draining") for node in replica.nodes
+        )
 
     def snapshot(self, replicas: dict[uuid.UUID, Replica]) -> Snapshot:
         """What the planner sees: sums from the partitions."""
@@ -94,11 +105,21 @@ class Fleet:
         ordered = sorted(devices.values(), key=lambda device: (nodes[device.node_id].name, device.uuid))
         tenants = {
             tenant: TenantView(
-                id=tenant, guaranteed_bytes=guaranteed, limit_bytes=limit, held_bytes=self.held_of(tenant, replicas)
+                id=tenant, guaranteed_bytes=guaranteed, limit_bytes=limit, held_bytes=self.held_of(tenant, replicas),
+                passing_bytes=self.passing_of(tenant, replicas),
+                group=self.group[0] if self.group is not None and tenant in self.group[1] else None,
             )
             for tenant, (guaranteed, limit) in self.limits.items()
-        }
-        return Snapshot(nodes, tuple(ordered), self._holders(replicas), tenants)
+        }  # fmt: skip
+        return Snapshot(nodes, tuple(ordered), self._holders(replicas), tenants, self._groups(tenants))
+
+    def _groups(self, tenants: dict[uuid.UUID, TenantView]) -> dict[uuid.UUID, GroupView]:
+        if self.group is None:
+            return {}
+        key, members, limit = self.group
+        held = sum(tenants[member].held_bytes for member in members)
+        ending = sum(tenants[member].passing_bytes for member in members)
+        return {key: GroupView(id=key, limit_bytes=limit, held_bytes=held, ending_bytes=ending)}
 
     def _holders(self, replicas: dict[uuid.UUID, Replica]) -> tuple[HolderView, ...]:
         parts: dict[uuid.UUID, list[Holding]] = {}
@@ -130,6 +151,10 @@ class Fleet:
         limit = self.limits[replica.tenant][1]
         if limit != UNLIMITED and self.held_of(replica.tenant, replicas) + need.total_bytes > limit:
             raise Gone("quota")
+        if self.group is not None and replica.tenant in self.group[1]:
+            together = sum(self.held_of(member, replicas) for member in self.group[1])
+            if together + need.total_bytes > self.group[2]:
+                raise Gone("quota of the group")
         now = self.snapshot(replicas)
         devices = {device.id: device for device in now.devices}
         for place in answer.places:

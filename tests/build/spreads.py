@@ -1,8 +1,11 @@
 """Machines whose GPUs reach each other, a model with heads to divide among them, and what became of its replicas."""
 
+from pathlib import Path
+
 import msgspec
 
 from kernel import scope
+from runtime.agent.devices.simulated import SimulatedSource
 from runtime.wire.devices import DeviceKind, DevicePath, NvLinkFacts
 from scheduling import cycle
 from scheduling.fit import fit
@@ -46,6 +49,29 @@ def machine(name, gpus=4, gib=16, *, cpus=64, nvlink=True, stand_in=True, kind=D
             )
             for one in made.devices
         ]
+    made.join()
+    made.report()
+    return made
+
+
+#: Four A30 joined by bridges in pairs, not beside each other.
+PAIRS = """
+driver: {version: "535.183.01"}
+devices:
+- {product: a30-24gb, nvlink: {links: 4, version: "3.0"}}
+- {product: a30-24gb, nvlink: {links: 4, version: "3.0"}}
+- {product: a30-24gb, nvlink: {links: 4, version: "3.0"}}
+- {product: a30-24gb, nvlink: {links: 4, version: "3.0"}}
+bridges: [[0, 2], [1, 3]]
+"""
+
+
+def described(name, folder: Path, text=PAIRS, **facts):
+    """A node with the simulated GPUs that ``text`` describes, as its agent reports them but for ``facts``."""
+    (folder / "machine.yaml").write_text(text)
+    source = SimulatedSource(folder / "machine.yaml", seed=name, stand_ins=True)
+    made = FakeAgent(name, cpus=64, host_bytes=256 * GIB)
+    made.devices = [msgspec.structs.replace(one, **facts) for one in source.scan()]
     made.join()
     made.report()
     return made

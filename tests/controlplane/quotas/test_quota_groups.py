@@ -158,7 +158,12 @@ def test_who_comes_into_a_group_is_told_with_those_that_are_in_it(admin, lab):
     lab[third.id, Kind.REPLICAS] = 0
     fits = looked(admin, where, group="lab", replicas=9)
     assert (fits["hurts"], fits["members"], of(fits, "replicas")["left_after"]) == (False, [], 1)
-    assert looked(admin, where, replicas=9)["group"] is None
+    assert (fits["may_lose"], looked(admin, where, replicas=9)["group"]) == ([], None)
+    lab[Tenant.objects.get(slug="acme").id, Kind.GPU_MILLIS] = 2000
+    claims = looked(admin, where, group="lab", guaranteed_gpu_millis=1000, gpu_millis=1000)
+    assert [one["tenant"] for one in claims["may_lose"]] == ["acme"], "above what is guaranteed to it there"
+    services.set_quota(actor=ADMIN, tenant=third, changes={}, guaranteed={Kind.GPU_MILLIS: Amount.of(0)})
+    assert looked(admin, where, group="lab")["may_lose"] == []
     out = looked(admin, "/api/v1/admin/tenants/acme/quota", group="")
     assert (out["hurts"], out["group"], of(out, "replicas")["left_after"]) == (False, None, 3)
 

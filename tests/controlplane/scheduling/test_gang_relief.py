@@ -144,6 +144,16 @@ def test_groups_that_are_linked_find_linked_ones():
         assert [each.label for each in answer.relief.moves] == moved
 
 
+@pytest.mark.parametrize(("where", "moved"), [("xxyy", ["r9"]), ("xyxy", ["r9"]), ("xyyy", []), ("xyzu", [])])
+def test_stages_of_pairs_in_one_group_find_whole_pairs(where, moved):
+    held = [holder(9, 1, 40, holdings=on(1, 2, 3, 4, gib=40))]
+    devices = [gpu(n, 1, held_bytes=40 * GIB, shared=True, link_domain="aabb"[n - 1]) for n in (1, 2, 3, 4)]
+    spares = [gpu(n, 2, gib=48, link_domain=domain) for n, domain in zip((5, 6, 7, 8), where, strict=True)]
+    asked = ask(needs={"cuda": need("cuda", 60, 1, 1000)}, tenant_id=uuid.UUID(int=1), priority=1)
+    (answer,) = plan(snapshot([node(1), node(2)], [*devices, *spares], held, ALL_MINE), [asked])
+    assert [each.label for each in answer.relief.moves] == moved
+
+
 def test_stages_are_made_room_for_on_devices_of_one_product():
     held = [holder(n, n, 80) for n in (1, 2, 3)]
     devices = [gpu(n, n, held_bytes=80 * GIB, shared=True, product="H100" if n != 2 else "H200") for n in (1, 2, 3)]

@@ -10,9 +10,10 @@ from kernel import actors, clock, errors, scope
 from ledger.models import AuditEvent
 from quotas.amount import Amount, Kind
 from quotas.selectors import lines_of
-from quotas.services import set_quota
+from quotas.services import set_group, set_quota
 from runtime.wire.devices import DeviceKind
 from scheduling import cycle, giving_way, reading
+from scheduling.fit import fit
 from scheduling.plan import plan
 from serving import services
 from serving.models import Deployment, Priority, Replica
@@ -148,8 +149,22 @@ def two_tenants(**terms):
     return node, borrower, entitled
 
 
+ROOM = "Deployed all the same, others make room for it: lower priorities, and what is above a guarantee."
+
+
+def dry_run(deployment):
+    version = deployment.revision.version
+    return fit(
+        actor=actor_for(owner_of(deployment.tenant)), tenant=deployment.tenant, model=version.model.name,
+        version=version.number, config={},
+    )  # fmt: skip
+
+
 def test_what_is_borrowed_is_claimed_back_without_naming_anybody():
     node, borrower, entitled = two_tenants(guaranteed=0)
+    asked = dry_run(entitled)
+    assert (asked.fits, asked.makes_room, asked.message.startswith(ROOM)) == (False, True, True)  # before it is, too
+    assert "theirs" not in asked.message
     cycle.run()
     gone = of(borrower)[0]
     assert (gone.state, gone.reason, gone.message) == ("draining", "Reclaimed", giving_way.RECLAIMED_TEXT)
@@ -163,6 +178,8 @@ def test_what_is_borrowed_is_claimed_back_without_naming_anybody():
         node.cycle()
     assert states(entitled) == ["ready"]
     assert states(borrower) == ["stopped", "pending"]  # and does not take it back
+    ended = of(borrower)[0]
+    assert (ended.reason, ended.message) == ("Reclaimed", giving_way.RECLAIMED_TEXT)  # its owner still reads why
 
 
 @pytest.mark.parametrize(("guaranteed", "gone"), [(0, 2), (3, 1)], ids=["both", "within the guarantee"])
@@ -189,6 +206,66 @@ def test_no_more_go_while_the_first_still_drain(guaranteed, gone):
         cycle.run()
     assert states(entitled).count("ready") == gone
     assert AuditEvent.objects.filter(action="replica.draining", reason="Reclaimed").count() == gone
+
+
+def full_group():
+    """``other`` has borrowed all of a group's memory on two of four devices; ``acme`` of the same group has nothing."""
+    acme, other = make_tenant("acme"), make_tenant("other")
+    node = FakeAgent()
+    node.devices = [node.device(memory_bytes=ONE) for _number in range(4)]
+    node.join()
+    node.report()
+    borrower = deploy(other, catalog.checked_version(other), "theirs", replicas=2)
+    cycle.run()
+    node.cycle()
+    held = Partition.objects.first().memory_bytes
+    set_group(actor=actors.system("tests"), name="labs", changes={Kind.HBM_BYTES: Amount.of(2 * held)})
+    quota(other, guaranteed=0, group="labs")
+    quota(acme, guaranteed=held, group="labs")
+    return node, borrower, deploy(acme, catalog.checked_version(acme), "mine", replicas=2)
+
+
+def test_what_is_guaranteed_in_a_full_group_is_claimed_back_from_who_borrowed_there():
+    """One for the one that is guaranteed, though devices are free; the other of the two that ask is over its quota."""
+    node, borrower, entitled = full_group()
+    asked = dry_run(entitled)
+    assert (asked.fits, asked.message.startswith(ROOM)) == (False, True)
+    for _round in range(2):  # while it drains nobody else goes
+        cycle.run()
+        serving.run()
+        assert sorted(states(borrower)) == ["draining", "pending", "ready"]
+        first, second = of(entitled)
+        assert (first.reason, second.reason) == ("MakingRoom", "QuotaExceeded")
+        assert first.message.startswith("Others end to make room for it; it starts when they have. The quota on device")
+    gone = next(row for row in of(borrower) if row.state == "draining")
+    assert (gone.reason, gone.message) == ("Reclaimed", giving_way.RECLAIMED_TEXT)
+    for _round in range(3):
+        node.cycle()
+        serving.run()
+        cycle.run()
+    assert sorted(states(entitled)) == ["pending", "ready"]
+    assert sorted(states(borrower)) == ["pending", "ready", "stopped"]
+    waits = [row for deployment in (borrower, entitled) for row in of(deployment) if row.state == "pending"]
+    assert [row.reason for row in waits] == ["QuotaExceeded", "QuotaExceeded"]
+    assert AuditEvent.objects.filter(action="replica.draining", reason="Reclaimed").count() == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda acme, other: quota(acme, guaranteed=0), id="nothing is guaranteed any more"),
+        pytest.param(lambda acme, other: quota(other, group=""), id="the borrower has left the group"),
+        pytest.param(lambda acme, other: quota(other, guaranteed=GIB), id="nothing is borrowed any more"),
+    ],
+)
+def test_what_has_changed_in_a_group_since_the_plan_stops_it(change):
+    _node, borrower, entitled = full_group()
+    answers = plan(reading.take(holders_of=[entitled.tenant_id]), cycle.waiting())
+    (answer,) = [each for each in answers if each.relief is not None]
+    set_group(actor=actors.system("tests"), name="labs", changes={Kind.HBM_BYTES: Amount.of(2 * GIB)})
+    change(entitled.tenant, borrower.tenant)
+    assert giving_way.give_way(answer) == 0
+    assert states(borrower) == ["ready", "ready"]
 
 
 @pytest.mark.parametrize("terms", [{}, {"guaranteed": GIB}], ids=["all is guaranteed", "enough is guaranteed"])

@@ -52,6 +52,23 @@ def test_over_several_nodes_room_is_made_for_all_or_none(drains):
     assert min(seen["room made over several nodes"], seen["evicted over several nodes"]) > 0
 
 
+def test_what_is_guaranteed_in_a_group_is_claimed_back_there_and_it_comes_to_rest():
+    seen = Counter()
+    for seed, facts in ((143, {"follows": True}), (185, {"drains": True}), (536, {}), (603, {"follows": True})):
+        history = History(seed, grouped=True, **facts)
+        history.run(20)
+        seen += history.seen
+        assert not history.broken, (seed, history.broken, history.first_wrong)
+    assert seen["gave back for a group"] > 3
+
+
+def test_what_is_guaranteed_does_not_wait_behind_what_its_tenant_would_borrow():
+    """Else an important one of another tenant takes back each time what was made room for."""
+    history = History(154, drains=True, follows=True, spread=0.5)
+    history.run(20)
+    assert not history.broken, history.first_wrong
+
+
 def test_who_must_leave_several_nodes_is_followed_on_all_of_them_or_ends():
     seen = Counter()
     for seed in (678, 1161, *range(20)):

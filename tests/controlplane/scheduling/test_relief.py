@@ -6,7 +6,7 @@ import pytest
 
 from scheduling.plan import MAX_VICTIMS, plan
 from scheduling.snapshot import Holding
-from tests.build.fleets import GIB, ask, gpu, holder, need, node, snapshot, tenant
+from tests.build.fleets import GIB, ask, gpu, group, holder, need, node, snapshot, tenant
 
 NEED = {"cuda": need("cuda", 40, 1, 1000)}
 
@@ -58,6 +58,17 @@ FREE_TENANTS = [tenant(1, -1, -1, 0), tenant(2, 0, -1, 80)]
         pytest.param([holder(1, 1, 39, tenant_number=2, gpu_millis=500)],
                      [tenant(1, -1, -1, 0), tenant(2, -1, -1, 39, guaranteed_millis=0, held_millis=500)], (["r1"], []),
                      id="GPUs above the guarantee"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, gpu_millis=500)],
+                     [tenant(1, -1, -1, 0), tenant(2, 320, -1, 39, guaranteed_millis=0, held_millis=500)], (["r1"], []),
+                     id="GPUs above the guarantee, with less memory than is guaranteed"),
+        pytest.param([holder(1, 1, 39, tenant_number=2)],
+                     [tenant(1, -1, -1, 0), tenant(2, 10, -1, 39, guaranteed_millis=0, held_millis=9000)], None,
+                     id="GPUs above the guarantee: nothing of what is on none"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=2)],
+                     [tenant(1, 100, -1, 0), tenant(2, 0, -1, 39)], (["r1"], []),
+                     id="what is guaranteed, whatever priority another gives itself"),
+        pytest.param([holder(1, 1, 39, tenant_number=2, priority=2)],
+                     [tenant(1, 10, -1, 0), tenant(2, 0, -1, 390)], None, id="above it, not from a higher priority"),
         pytest.param([holder(1, 1, 39, leaving=True, endable=False), holder(2, 1, 39)], [tenant(1, -1, -1, 78)],
                      ([], []), id="nobody where waiting is enough"),
         pytest.param([holder(1, 1, 10, leaving=True, endable=False), holder(2, 1, 29)], [tenant(1, -1, -1, 39)],
@@ -116,6 +127,13 @@ def test_quota_refuses_before_devices_do():
     assert [bool(each.places) for each in plan(fleet, asks)] == [True, False, False]
 
 
+def test_what_a_quota_lacks_is_counted_on_what_the_fleet_has():
+    """A CPU would need less, and there is none."""
+    fleet = snapshot([node()], [gpu(1)], [], [tenant(1, 50, 50, 20)])
+    (answer,) = plan(fleet, [ask(needs=NEED | {"cpu": need("cpu", 35)}, tenant_id=uuid.UUID(int=1))])
+    assert "20.00 GiB are held and 40.00 GiB more" in answer.message
+
+
 def test_help_names_own_replicas_and_no_others():
     holders = [holder(1, 1, 39), holder(2, 1, 39, tenant_number=2)]
     fleet = snapshot([node(held_millicpus=6000)], [gpu(1, held_bytes=78 * GIB, shared=True)], holders)
@@ -156,7 +174,32 @@ def test_those_within_their_guarantee_come_first_then_who_borrows_least_by_weigh
     asks = [ask(n, needs={"cuda": need("cuda", 20, 1, 500)}, tenant_id=uuid.UUID(int=n)) for n in (1, 2, 3)]
     assert [each.ask.tenant_id.int for each in plan(fleet, asks)] == [2, 3, 1]
     high = ask(4, needs={"cuda": need("cuda", 20, 1, 500)}, tenant_id=uuid.UUID(int=1), priority=1)
-    assert plan(fleet, [*asks, high])[0].ask is high
+    low = ask(5, needs={"cuda": need("cuda", 20, 1, 500)}, tenant_id=uuid.UUID(int=2), priority=-1)
+    turns = [(each.ask.tenant_id.int, each.ask.priority) for each in plan(fleet, [*asks, low, high])]
+    assert turns == [(2, 0), (2, -1), (1, 1), (3, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("gib", "priority", "turns"),
+    [
+        pytest.param(50, 0, [20, 30, 50], id="of one priority what is guaranteed first"),
+        pytest.param(50, -1, [30, 50, 20], id="a higher one of its own goes before it where there is room for that"),
+        pytest.param(70, -1, [70, 20, 30], id="but not where nothing can be done for that"),
+    ],
+)
+def test_what_is_guaranteed_waits_for_nothing_that_cannot_be(gib, priority, turns):
+    """Tenant 1 asks for more than is guaranteed to it, and for a part of that; tenant 2 for something important."""
+
+    def wants(number, gib, **facts):
+        return ask(number, needs={"cuda": need("cuda", gib, 1, 500)}, deployment_id=uuid.UUID(int=number), **facts)
+
+    mine, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    asks = [
+        wants(1, gib, tenant_id=mine), wants(2, 20, tenant_id=mine, priority=priority),
+        wants(3, 30, tenant_id=other, priority=1),
+    ]  # fmt: skip
+    fleet = snapshot([node()], [gpu(1, gib=60)], [], [tenant(1, 40, -1, 0), tenant(2, 0, -1, 0)])
+    assert [each.ask.needs["cuda"].memory_bytes // GIB for each in plan(fleet, asks)] == turns
 
 
 def test_a_plan_never_moves_more_than_its_bound():
@@ -228,3 +271,123 @@ def test_those_that_wait_share_what_leaves_their_node():
 )  # fmt: skip
 def test_what_is_made_room_for_counts_for_the_next_ask(facts, want):
     assert eight_of_one(**facts)[1] == want
+
+
+IN_GROUP = uuid.UUID(int=70)
+
+
+def member(number, guaranteed, held, **facts):
+    """A tenant of the group, with so many GPUs."""
+    return tenant(
+        number, -1, -1, int(70 * held), guaranteed_millis=int(guaranteed * 1000), held_millis=int(held * 1000),
+        **{"group": IN_GROUP, **facts},
+    )  # fmt: skip
+
+
+def whole(number, of, **facts):
+    """A replica with a whole GPU."""
+    holding = Holding(device_id=uuid.UUID(int=1000 + number), memory_bytes=70 * GIB, exclusive=True)
+    return holder(number, number, 70, tenant_number=of, gpu_millis=1000, holdings=(holding,), **facts)
+
+
+def of_group(holders, tenants, limit=4, gpus=8, asks=((1, 1),)):
+    """``gpus`` of one node, and a group with ``limit`` of them; ``asks`` say which tenant wants how many replicas."""
+    taken = {each.holdings[0].device_id for each in holders}
+    devices = [gpu(n, gpu_millis=1000) for n in range(1, gpus + 1)]
+    devices = [
+        gpu(n, gpu_millis=1000, held_bytes=70 * GIB, exclusive=True) if device.id in taken else device
+        for n, device in enumerate(devices, 1)
+    ]  # fmt: skip
+    wanted = [
+        ask(10 * of + n, needs=WHOLE, tenant_id=uuid.UUID(int=of)) for of, count in asks for n in range(count)
+    ]  # fmt: skip
+    groups = [group(70, tenants, limit_millis=int(limit * 1000))]
+    return plan(snapshot([node(millicpus=99_000)], devices, holders, tenants, groups), wanted)
+
+
+def gone_for(answers):
+    return [
+        sorted(each.label for each in answer.relief.victims) if answer.relief else answer.reason for answer in answers
+    ]
+
+
+THREE = [whole(n, 2) for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("case", "want"),
+    [
+        pytest.param({"holders": [*THREE, whole(4, 3)], "tenants": [member(1, 2, 0), member(2, 1, 3), member(3, 1, 1)]},
+                     [["r1"]], id="who has borrowed in the group, though GPUs are free"),
+        pytest.param({"holders": [*THREE, whole(4, 3)], "tenants": [member(1, 0, 0), member(2, 1, 3), member(3, 1, 1)]},
+                     ["QuotaExceeded"], id="nobody for what is not guaranteed"),
+        pytest.param({"holders": [*THREE, whole(4, 3), whole(5, 3)], "limit": 5,
+                      "tenants": [member(1, 1, 0), member(2, 1, 3, weight=300), member(3, 0, 2)]},
+                     [["r4"]], id="who is furthest above by weight"),
+        pytest.param({"holders": [whole(1, 2, priority=2), whole(2, 2), whole(3, 2, priority=1), whole(4, 3)],
+                      "tenants": [member(1, 1, 0), member(2, 1, 3), member(3, 0, 1)]},
+                     [["r2"]], id="of its replicas the lowest priority"),
+        pytest.param({"holders": [*THREE, whole(4, 2)], "tenants": [member(1, 1, 0), member(2, 4, 4)]},
+                     ["QuotaExceeded"], id="nothing of what is guaranteed"),
+        pytest.param({"holders": [*THREE, whole(4, 2), whole(5, 9), whole(6, 9)],
+                      "tenants": [member(1, 1, 0), member(2, 4, 4), member(9, 0, 2, group=None)]},
+                     ["QuotaExceeded"], id="nobody of another group"),
+        pytest.param({"holders": [*THREE, whole(4, 2), *(whole(n, 9) for n in (5, 6, 7, 8))],
+                      "tenants": [member(1, 1, 0), member(2, 3, 4), member(9, 0, 4, group=None)]},
+                     [["r1"]], id="one that gives back both, where GPUs are short too"),
+        pytest.param({"holders": [whole(n, 2) for n in (1, 2, 3, 4)], "limit": 3, "asks": ((1, 1),),
+                      "tenants": [member(1, 1, 0), member(2, 1, 4)]},
+                     [["r1", "r2"]], id="as many as are above a limit that was lowered"),
+        pytest.param({"holders": [*THREE, whole(4, 2)], "asks": ((1, 3),),
+                      "tenants": [member(1, 3, 0), member(2, 2, 4)]},
+                     [["r1"], ["r2"], "QuotaExceeded"], id="each ask another, and a guarantee holds for all together"),
+        pytest.param({"holders": [whole(1, 2, leaving=True, endable=False), whole(2, 2), whole(3, 2), whole(4, 2)],
+                      "asks": ((1, 2),), "tenants": [member(1, 2, 0), member(2, 1, 4, passing_millis=1000)]},
+                     [[], ["r2"]], id="what leaves is waited for once"),
+        pytest.param({"holders": [*THREE, whole(4, 2)], "asks": ((2, 1), (1, 1)),
+                      "tenants": [member(1, 1, 0), member(2, 1, 4)]},
+                     [["r1"], "QuotaExceeded"], id="what ends for one is not borrowed by the next"),
+        pytest.param({"holders": THREE, "asks": ((1, 2),), "tenants": [member(1, 1, 0), member(2, 1, 3)]},
+                     ["", "QuotaExceeded"], id="nobody while there is room"),
+    ],
+)  # fmt: skip
+def test_who_goes_where_a_group_is_full(case, want):
+    assert gone_for(of_group(**case)) == want
+
+
+def test_what_is_given_back_for_a_group_is_ended_not_moved_and_others_may_wait_for_its_place():
+    """Moved it would hold as much of the group elsewhere."""
+    tenants = [member(1, 1, 0), member(2, 0, 1), member(9, 0, 0, group=None)]
+    first, second = of_group([whole(1, 2)], tenants, limit=1, gpus=2, asks=((1, 1), (9, 1)))
+    assert [each.label for each in first.relief.evicts] == ["r1"]
+    assert first.relief.moves == ()
+    assert first.message.startswith("The quota on GPUs is 0; 0 are held and 1 more are asked for.")
+    assert second.relief.victims == ()
+    assert [each.label for each in second.relief.waits] == ["r1"]
+
+
+def test_a_large_one_goes_where_a_small_one_before_it_would_leave_too_little():
+    """A whole GPU is above the guarantee: half of it, though it is the less important, would keep the rest there."""
+    half = holder(9, 8, 20, tenant_number=2, gpu_millis=500)
+    tenants = [member(1, 1, 0), member(2, 0.5, 1.5), member(3, 1, 1)]
+    assert gone_for(of_group([half, whole(1, 2, priority=1), whole(3, 3)], tenants, limit=2.5)) == [["r1"]]
+
+
+def test_where_a_group_and_gpus_are_short_what_leaves_serves_both():
+    """One of the group for both, however important, before one for each; one for each where there is no such."""
+    tenants = [member(1, 1, 0), member(2, 0, 1), member(9, 0, 1, group=None)]
+    holders = [whole(1, 2, priority=2), whole(2, 9)]
+    assert gone_for(of_group(holders, tenants, limit=1, gpus=2)) == [["r1"]]
+    nodes = [node(1, millicpus=99_000), node(2, state="cordoned", millicpus=99_000)]
+    devices = [gpu(n, on, gpu_millis=1000, held_bytes=70 * GIB, exclusive=True) for n, on in ((1, 2), (2, 1))]
+    fleet = snapshot(nodes, devices, holders, tenants, [group(70, tenants, limit_millis=1000)])
+    (answer,) = plan(fleet, [ask(needs=WHOLE, tenant_id=uuid.UUID(int=1))])
+    assert gone_for([answer]) == [["r1", "r2"]]
+    assert [each.label for each in answer.relief.for_group] == ["r1"]
+
+
+def test_what_is_placed_counts_for_all_tenants_of_a_group():
+    """Otherwise the commit of the second would refuse what its plan gave it."""
+    tenants = [member(1, 0, 1), member(2, 1, 1)]
+    answers = of_group([whole(1, 1), whole(2, 2)], tenants, limit=3, asks=((1, 1), (2, 1)))
+    assert gone_for(answers) == ["", "QuotaExceeded"]
