@@ -11,6 +11,7 @@ from kernel.isolation import Requirement
 from scheduling.feasible import CPU, Reason, Refusal, Verdict, is_lasting, obstacles, why_not_spread
 from scheduling.need import Need, need_on
 from scheduling.snapshot import DeviceView, NodeView
+from scheduling.whynot import Refused, Why
 from scheduling.words import cpus, size
 
 #: Bytes per weight, scales included, of what the weights could be stored as instead, best quality first.
@@ -22,6 +23,7 @@ _SMALLER: Final = tuple(
 MAX_NAMED: Final = 3
 NO_DEVICES: Final = "a node with a CPU or GPU joined the fleet"
 MORE_DEVICES: Final = "more devices of this kind joined, or it were split less"
+ANOTHER_FORMAT: Final = "the model were uploaded in a format that an engine here runs"
 MORE_QUOTA: Final = "the tenant's quota were larger, or it held less"
 
 
@@ -85,7 +87,7 @@ def _otherwise(reason: Reason, device: DeviceView, node: NodeView, needs: Mappin
         case Reason.DEVICE_UNHEALTHY | Reason.DEVICE_MISSING:
             return f"{device.product} {device.uuid} were well again"
         case Reason.PARALLEL_PLAN_IMPOSSIBLE:
-            return _spread(need.unsupported if need is not None else "")
+            return _spread(why_not_spread(device, needs))
         case Reason.WRONG_PRODUCT if why := why_not_spread(device, needs):
             return _spread(why)
         case Reason.WRONG_PRODUCT if need is not None and need.profile:
@@ -96,15 +98,19 @@ def _otherwise(reason: Reason, device: DeviceView, node: NodeView, needs: Mappin
             return _wall(reason, device, node, need)
 
 
-def _spread(why: str) -> str:
-    """By the words of the plan that is impossible."""
-    if "tp_over_pcie" in why:
-        return "tp_over_pcie were set, or it were spread in stages (pipeline_parallel)"
-    if "divide" in why or "multiple" in why:
-        return "another number of ranks were asked for, or none: one that works is chosen then"
-    if "short by" in why or "are needed" in why:
-        return "its weights were smaller (quantization), layers waited in host memory, or a device were larger"
-    return "fewer ranks were asked for, or none: a number that works is chosen then"
+def _spread(why: Refused | None) -> str:
+    """By what stands against the plan."""
+    match why.code if why is not None else None:
+        case Why.TP_OVER_PCIE:
+            return "tp_over_pcie were set, or it were spread in stages (pipeline_parallel)"
+        case Why.NOT_DIVISIBLE:
+            return "another number of ranks were asked for, or none: one that works is chosen then"
+        case Why.TOO_LARGE:
+            return "its weights were smaller (quantization), layers waited in host memory, or a device were larger"
+        case Why.NOT_SUPPORTED:
+            return "another way were asked for, or none: one that works is chosen then"
+        case _:
+            return "fewer ranks were asked for, or none: a number that works is chosen then"
 
 
 def _wall(reason: Reason, device: DeviceView, node: NodeView, need: Need | None) -> str:
@@ -139,6 +145,8 @@ def _smaller_need(need: Need | None, short: int) -> list[str]:
         return []
     ways = [f"store its weights as {name}" for name in smaller_weights(need, short)[:1]]
     parts = need.estimate
+    if not parts.kv_bytes_per_token and need.memory_bytes - short > parts.weights_bytes + parts.context_bytes:
+        return ["lower max_num_seqs"]  # a graph: its batch decides
     if parts.kv_floor_bytes > short:
         ways.append(f"lower max_model_len or the KV cache by {size(short)}")
     elif need.memory_bytes - short > parts.weights_bytes + parts.context_bytes:  # a part of the workspace goes with it

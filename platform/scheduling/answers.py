@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scheduling import advice
-from scheduling.feasible import Refusal
+from scheduling.feasible import Reason, Refusal, why_not_spread
 from scheduling.need import Need, need_on, wall
 from scheduling.snapshot import DeviceView, NodeView
 
@@ -72,9 +72,16 @@ class Candidate:
             "fits": self.refusal is None,
             "reason": self.refusal.reason.value if self.refusal else "",
             "message": self.refusal.message if self.refusal else "It fits.",
+            "plan_code": self._plan_code(needs),
             "short_by": self.refusal.short_by if self.refusal else 0,
             "would_fit_if": self.would_fit_if(needs, holders),
         }
+
+    def _plan_code(self, needs: Mapping[str, Need]) -> str:
+        if self.refusal is None or self.refusal.reason not in (Reason.PARALLEL_PLAN_IMPOSSIBLE, Reason.WRONG_PRODUCT):
+            return ""
+        why = why_not_spread(self.device, needs)
+        return why.code.value if why is not None else ""
 
     def would_fit_if(self, needs: Mapping[str, Need], holders: Sequence["HolderLine"] = ()) -> str:
         """All that would have to be different here; "" where it fits."""

@@ -12,6 +12,7 @@ from fleet.states import DeviceState, NodeState
 from kernel.isolation import MAX_MPS_CLIENTS, Isolation, Requirement
 from scheduling.need import Need, is_owned, need_on, wall
 from scheduling.snapshot import DeviceView, NodeView
+from scheduling.whynot import Refused
 from scheduling.words import cpus, size
 
 
@@ -132,7 +133,7 @@ def needed(device: DeviceView, needs: Mapping[str, Need]) -> Need | Verdict:
     if need is None:
         other = any(each.kind == device.kind for each in needs.values())
         return Verdict(Reason.WRONG_PRODUCT if other else Reason.WRONG_DEVICE_KIND)
-    if need.unsupported:
+    if need.unsupported is not None:
         return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
     if need.products and device.product not in need.products:
         return Verdict(Reason.WRONG_PRODUCT)
@@ -238,7 +239,7 @@ def _about_device(reason: Reason, device: DeviceView, needs: Mapping[str, Need])
         case Reason.WRONG_PRODUCT:
             return _other_product(device, needs)
         case Reason.PARALLEL_PLAN_IMPOSSIBLE if need is not None:
-            return need.unsupported
+            return need.unsupported.sentence if need.unsupported is not None else None
         case Reason.DEVICE_MISSING:
             return f"Its node does not report {device.product} {device.uuid} any more."
         case Reason.DEVICE_UNHEALTHY:
@@ -267,14 +268,17 @@ def _other_product(device: DeviceView, needs: Mapping[str, Need]) -> str:
         able = ", ".join(cuttable(device)) or "no MIG instances at all"
         return f"This needs a MIG instance {need.profile}; {device.product} can be cut into {able}."
     if why := why_not_spread(device, needs):
-        return f"On {device.product} it cannot be spread: {why}"
+        return f"On {device.product} it cannot be spread: {why.sentence}"
     products = {name for each in needs.values() if each.kind == device.kind for name in each.products}
     return f"This needs one of {', '.join(sorted(products))}; this is {device.product}."
 
 
-def why_not_spread(device: DeviceView, needs: Mapping[str, Need]) -> str:
-    """Why no plan over several devices of this product can be, where others have one; "" where that is not the case."""
-    return next((each.elsewhere[device.product] for each in needs.values() if device.product in each.elsewhere), "")
+def why_not_spread(device: DeviceView, needs: Mapping[str, Need]) -> Refused | None:
+    """Why no plan over several devices of this product can be, where none can or others have one."""
+    need = need_on(device, needs)
+    if need is not None and need.unsupported is not None:
+        return need.unsupported
+    return next((each.elsewhere[device.product] for each in needs.values() if device.product in each.elsewhere), None)
 
 
 def _need(device: DeviceView, needs: Mapping[str, Need]) -> Need:
@@ -286,9 +290,9 @@ def _need(device: DeviceView, needs: Mapping[str, Need]) -> Need:
 
 def _no_wall(device: DeviceView, need: Need) -> str:
     if device.parent and need.least == Requirement.EXCLUSIVE:
-        return f"A whole device is required; {device.uuid} is a MIG instance."
+        return f"A whole device is required; {device.product} {device.uuid} is a MIG instance."
     if device.parent:
-        return f"A limit on multiprocessors is kept by MPS; {device.uuid} is a MIG instance."
+        return f"A limit on multiprocessors is kept by MPS; {device.product} {device.uuid} is a MIG instance."
     if device.kind == CPU:
         return "Limits that the driver keeps (MPS) are required; a CPU has none."
     return "Limits that the driver keeps (MPS) are required; the node of this GPU has no nvidia-cuda-mps-control."
@@ -319,6 +323,7 @@ def _about_room(verdict: Verdict, device: DeviceView, node: NodeView, need: Need
                 f"{cpus(node.millicpus)}."
             )
         case _:
-            together = " over NVLink" if need.linked else ""
+            pairs = f" in groups of {need.linked_by}" if need.linked_by else ""
+            together = f"{pairs} over NVLink" if need.linked else ""
             able = need.devices - verdict.short_by
             return f"Needs {need.devices} devices together{together}; node {node.name} has {able} that could."

@@ -3,11 +3,12 @@
 import dataclasses
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from catalog import configs
 from catalog.access import access_model, access_version
 from catalog.errors import VersionNotReady
+from catalog.estimate import VersionFacts
 from catalog.models import ModelVersion, ServingConfig
 from catalog.selectors import files_of
 from catalog.states import VersionState
@@ -21,7 +22,7 @@ from quotas.selectors import lines_of
 from scheduling import advice, demand_log, reading
 from scheduling.answers import Answer, Ask
 from scheduling.measured import refine
-from scheduling.need import Need, NeedUnknown, in_order, need_on, needs_of, part_of
+from scheduling.need import Isolated, Need, NeedUnknown, in_order, need_on, needs_of, part_of
 from scheduling.plan import plan
 from scheduling.spreading import spread_of, spread_out
 from serving.models import Priority
@@ -33,7 +34,10 @@ from tenants.roles import Permission
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """``placed`` of ``replicas`` would find a place now. ``devices`` judges each device for the first replica."""
+    """``placed`` of ``replicas`` would find a place now. ``devices`` judges each device for the first replica.
+
+    ``makes_room``: deployed all the same, others give way to all that find none, and it starts when they have.
+    """
 
     fits: bool
     replicas: int
@@ -43,6 +47,11 @@ class Fit:
     reason: str
     message: str
     would_fit_if: str
+    makes_room: bool = False
+
+
+class Subject(VersionFacts, Isolated, Protocol):
+    """What would be deployed, as far as the dry run reads it: a version, or the outline of one."""
 
 
 def fit(
@@ -63,19 +72,51 @@ def fit(
 
 def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Settings, replicas: int) -> Fit:
     """As :func:`fit`, for a version at hand."""
-    experts = int(version.metadata.get("num_experts") or 0)
-    configs.check_version(settings, max_model_len=version.max_model_len, num_experts=experts)
+    needs = sized(tenant, version, settings)
+    files = frozenset(file.sha256 for file in files_of(version))
+    peaks = _peaks(tenant, version, settings)
+    found = placement(tenant, version, settings, needs, replicas, files=files, peaks=peaks)
+    if why := configs.no_engine(settings, version.format):
+        help_ = advice.ANOTHER_FORMAT
+        return dataclasses.replace(found, fits=False, reason="NoEngine", message=why, would_fit_if=help_)
+    return found
+
+
+def sized(tenant: Tenant, subject: Subject, settings: configs.Settings) -> dict[str, Need]:
+    """What one replica of ``subject`` needs on each kind of device, under what the tenant requires.
+
+    Raises:
+        errors.InvalidInput: a setting that ``subject`` cannot have.
+        errors.Unprocessable: its facts do not say what it needs.
+    """
+    experts = int(subject.metadata.get("num_experts") or 0)
+    configs.check_version(settings, max_model_len=subject.max_model_len, num_experts=experts)
     try:
         least = policy.required_by([tenant.id]).get(tenant.id, "")
-        needs = needs_of(
-            version, settings, num_threads=settings.num_threads, sleeps=settings.sleep_after_seconds > 0,
-            part=part_of(version, settings, least),
+        return needs_of(
+            subject, settings, num_threads=settings.num_threads, sleeps=settings.sleep_after_seconds > 0,
+            part=part_of(subject, settings, least),
         )  # fmt: skip
     except NeedUnknown as exc:
         raise errors.Unprocessable(str(exc), code="need_unknown") from exc
-    spread = spread_of(version, settings, needs)
-    needs = refine(needs, _peaks(tenant, version, settings), settings.watermark_critical)
-    files = frozenset(file.sha256 for file in files_of(version))
+
+
+def placement(
+    tenant: Tenant,
+    subject: Subject,
+    settings: configs.Settings,
+    needs: dict[str, Need],
+    replicas: int,
+    *,
+    files: frozenset[str] = frozenset(),
+    peaks: tuple[Measured, ...] = (),
+) -> Fit:
+    """The planner's answer for the fleet as it is now; ``needs`` are those of :func:`sized`.
+
+    ``files`` are the digests of its weights, which some nodes may have, and ``peaks`` what engines measured.
+    """
+    spread = spread_of(subject, settings, needs)
+    needs = refine(needs, peaks, settings.watermark_critical)
     here = uuid.UUID(int=0)  # a deployment that does not exist yet
     asks = [
         Ask(
@@ -108,6 +149,7 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
         reason=reason,
         message=message,
         would_fit_if=help_,
+        makes_room=refused is not None and all(answer.chosen or answer.relief for answer in answers),
     )
 
 
@@ -122,6 +164,8 @@ def _words(refused: Answer | None, placed: int, replicas: int) -> tuple[str, str
     if refused is None:
         return "", f"{counted(replicas, 'replica')} would find a place now.", ""
     first = f"{placed} of {counted(replicas, 'replica')} would find a place. " if placed else ""
+    if refused.relief is not None:
+        first += "Deployed all the same, others make room for it: lower priorities, and what is above a guarantee. "
     return refused.reason, first + refused.message, refused.would_fit_if
 
 

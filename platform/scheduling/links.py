@@ -26,6 +26,8 @@ PCIE5: Final = Link("PCIe 5.0 x16", 63 * GB)
 RDMA_400: Final = Link("RDMA 400 Gb/s", 50 * GB)
 ETHERNET_100: Final = Link("Ethernet 100 Gb/s", 12 * GB)
 _REACHED: Final = 0.8
+#: The name of what stages send each other.
+SEND: Final = "send/recv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,7 @@ def send(stages: int, hidden_size: int, width: int, link: Link) -> Collective:
     """Pipeline parallelism: hidden states and residual, point to point, at every boundary between stages."""
     sent = 2 * hidden_size * width
     return Collective(
-        "send/recv", stages - 1, sent, link, f"hidden behind other micro-batches while at least {stages} are in flight"
+        SEND, stages - 1, sent, link, f"hidden behind other micro-batches while at least {stages} are in flight"
     )
 
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from catalog.configs import DTYPE_BYTES, runs_on
-from catalog.estimate import Config, Estimate, VersionFacts, estimate
+from catalog.estimate import Config, Estimate, VersionFacts, estimate, is_graph
 from kernel.isolation import Isolation, Requirement, strictest
 from quotas import weights
 from scheduling.demand import Shape
 from scheduling.parallel import Choice
 from scheduling.snapshot import DeviceView
+from scheduling.whynot import Refused
 from scheduling.words import size
 
 #: Kinds that something can run on, best first; on a simulated GPU that is a stand-in, where no real device can take it.
@@ -30,14 +31,14 @@ _SHOWN: Final = (
 class Need:
     """What one replica needs on devices of one kind.
 
-    ``stages`` groups of ``devices`` devices each; a group is on one node, and within one NVLink domain where
-    ``linked``. ``memory_bytes`` and ``millis`` (thousandths of its compute; 0: no share of its own) are per device,
-    ``whole`` asks for all of it; ``host_bytes`` and ``millicpus`` are per group, of its node. ``products`` bounds what
-    it runs on; empty: any. ``weight_width`` is in bytes per weight, 0 where it is not known. ``least`` is the isolation
-    that it must have at least, ``profile`` the MIG profile that it asks for ("": any device will do). ``unsupported``
-    says why no engine can run it so on this kind of device; ``choice`` has the numbers of a parallel plan, and
-    ``elsewhere`` says why products that it is not for have none. It is not for the products ``besides``, of which it
-    was ``measured`` what they need.
+    ``stages`` groups of ``devices`` devices each; a group is on one node, and where ``linked`` within one NVLink
+    domain, or so many consecutive devices of it at a time as ``linked_by`` says (0: all of them). ``memory_bytes`` and
+    ``millis`` (thousandths of its compute; 0: no share of its own) are per device, ``whole`` asks for all of it;
+    ``host_bytes`` and ``millicpus`` are per group, of its node. ``products`` bounds what it runs on; empty: any.
+    ``weight_width`` is in bytes per weight, 0 where it is not known. ``least`` is the isolation that it must have at
+    least, ``profile`` the MIG profile that it asks for ("": any device will do). ``unsupported`` says why no engine can
+    run it so on this kind of device; ``choice`` has the numbers of a parallel plan, and ``elsewhere`` says why products
+    that it is not for have none. It is not for the products ``besides``, of which it was ``measured`` what they need.
     """
 
     kind: str
@@ -50,15 +51,16 @@ class Need:
     devices: int = 1
     stages: int = 1
     linked: bool = False
+    linked_by: int = 0
     whole: bool = False
     products: frozenset[str] = frozenset()
     least: str = Requirement.ANY.value
     profile: str = ""
-    unsupported: str = ""
+    unsupported: Refused | None = None
     besides: frozenset[str] = frozenset()
     measured: bool = False
     choice: Choice | None = dataclasses.field(default=None, compare=False)
-    elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    elsewhere: Mapping[str, Refused] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def total_bytes(self) -> int:
@@ -74,7 +76,7 @@ class Need:
     def shape(self) -> Shape:
         """The part of it that demand is learned from."""
         millis = 1000 if self.whole or self.least in WALLED else self.millis
-        return Shape(self.kind, self.devices, self.memory_bytes, millis, self.millicpus)
+        return Shape(self.kind, self.devices, self.memory_bytes, millis, self.millicpus, tuple(sorted(self.products)))
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -210,7 +212,7 @@ def _sized(version: VersionFacts, config: Config, num_threads: int, sleeps: bool
         found[kind] = Need(
             kind=kind,
             estimate=sized,
-            weight_width=DTYPE_BYTES[config.dtype],
+            weight_width=0.0 if is_graph(version) else DTYPE_BYTES[config.dtype],
             memory_bytes=part.memory_limit_bytes or sized.total_bytes,
             host_bytes=sized.host_memory_bytes + (sized.weights_bytes if sleeps and kind != "cpu" else 0),
             millicpus=num_threads * 1000 or DEFAULT_MILLICPUS[kind],

@@ -1,9 +1,18 @@
 """How a replica is spread over devices (pure): the choice, and every alternative with its numbers.
 
-One device if it fits; else tensor parallelism (TP) inside one NVLink domain, where heads divide; else pipeline stages
-(PP) over domains or nodes; mixture-of-experts models whose KV cache TP cannot split, or whose experts it cannot divide,
-spread their experts instead (EP). More load than one replica bears is answered with more replicas, never with sharding.
-TP over plain PCIe is refused unless it was asked for: two all-reduces per layer would wait for the wire.
+In this order, the first that works:
+
+1. one device;
+2. tensor parallelism (TP) inside one NVLink domain, where heads divide (on a node without NVLink, inside the node);
+   mixture-of-experts models whose KV cache TP cannot split, or whose experts it cannot divide, spread their experts
+   instead (EP);
+3. pipeline stages (PP) of such domains, or of single devices, over domains and nodes: sums stay on NVLink, and only
+   hidden states cross what is slower;
+4. TP (or EP) over several domains of a node, where NVLink joins pairs or quads: the PCIe between them carries all.
+
+A way that the config names is taken as it is. TP and EP over plain PCIe are refused unless ``tp_over_pcie`` says so:
+two all-reduces per layer would wait for the wire. More load than one replica bears is answered with more replicas,
+never with sharding.
 """
 
 import dataclasses
@@ -11,109 +20,20 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from scheduling.links import Collective, Link, all_reduce, all_to_all, send
+from scheduling import whynot
+from scheduling.links import Collective, all_reduce, all_to_all, send
+from scheduling.ranks import Hardware, ModelFacts, Wanted
+from scheduling.whynot import WOULD_WORK, Refused, Why
 from scheduling.words import size
 
-GIB: Final = 1024**3
-#: What an engine has beside weights and KV cache: activations, libraries, graphs; communicators when it is spread.
-OVERHEAD_BYTES: Final = int(2.5 * GIB)
-SPREAD_OVERHEAD_BYTES: Final = 3 * GIB
-STAGED_OVERHEAD_BYTES: Final = int(3.5 * GIB)
 MAX_TP: Final = 64
 MAX_PP: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """Sizes of a model as it is stored on the devices; bytes.
-
-    ``replicated_bytes`` of the weights are kept by every TP rank of every stage, ``ends_bytes`` (embedding and output
-    projection) whole by the first rank, which needs most; ``expert_bytes`` are routed experts. ``latent_dim``
-    is what MLA keeps per token and layer (0: keys and values per head). ``inner_size`` is that of the MLP of a dense
-    layer (0: not known, or there is none), ``expert_size`` that of an expert, and ``block`` what quantization blocks
-    must divide (1: anything). ``stages_supported``: the engine can
-    run stages.
-    """
-
-    weights_bytes: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden_size: int
-    kv_width: int = 2
-    width: int = 2
-    inner_size: int = 0
-    replicated_bytes: int = 0
-    ends_bytes: int = 0
-    latent_dim: int = 0
-    experts: int = 0
-    experts_per_token: int = 0
-    expert_bytes: int = 0
-    expert_size: int = 0
-    moe_layers: int = 0
-    block: int = 1
-    stages_supported: bool = True
-
-    def kv_bytes_per_token(self, tp: int, pp: int) -> int:
-        """Per rank; keys and values of a head are kept whole, so below one head per rank they are copied."""
-        layers = math.ceil(self.layers / pp)
-        if self.latent_dim:
-            return layers * self.latent_dim * self.kv_width
-        return 2 * layers * max(1, self.kv_heads // tp) * self.head_dim * self.kv_width
-
-    def weights_per_rank(self, tp: int, pp: int) -> int:
-        """Of the rank that has most: in a stage with the most layers. What TP cannot divide is on every rank."""
-        divided = self.weights_bytes - self.replicated_bytes - self.ends_bytes
-        return math.ceil((divided / tp + self.replicated_bytes) * self.stage_share(pp)) + self.ends_bytes
-
-    def stage_share(self, pp: int) -> float:
-        """The part of all layers that the longest of ``pp`` stages has."""
-        return math.ceil(self.layers / pp) / self.layers
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """Devices of one product. ``usable_bytes`` of each may be used (what CUDA sees times the fraction allowed).
-
-    ``domain`` devices reach each other over ``link``; a node has ``domains`` of them, joined by ``between``; ``nodes``
-    nodes are joined by ``fabric``.
-    """
-
-    product: str
-    usable_bytes: int
-    domain: int
-    link: Link
-    domains: int = 1
-    between: Link | None = None
-    nodes: int = 1
-    fabric: Link | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """``floor_tokens`` must fit in one replica's KV cache, ``load_tokens`` in all replicas together.
-
-    ``overhead_bytes`` is what every rank has beside weights and cache, and ``communicators_bytes`` what it has more
-    when there are several; 0: as typical engines have.
-    """
-
-    floor_tokens: int
-    load_tokens: int = 0
-    tp_over_pcie: bool = False
-    overhead_bytes: int = 0
-    communicators_bytes: int = 0
-
-    def overhead(self, tp: int, pp: int) -> int:
-        """Bytes per rank beside weights and cache."""
-        if self.overhead_bytes:
-            return self.overhead_bytes + (self.communicators_bytes if tp * pp > 1 else 0)
-        return OVERHEAD_BYTES if tp == pp == 1 else SPREAD_OVERHEAD_BYTES if pp == 1 else STAGED_OVERHEAD_BYTES
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """One way, with numbers per rank; ``why_not`` is "" for one that works. ``kv_tokens`` are of the whole replica."""
+    """One way, with numbers per rank; ``refused`` is ``None`` for the one that is taken. ``kv_tokens`` are of the whole
+    replica."""
 
     tp: int
     pp: int
@@ -123,7 +43,17 @@ class Option:
     kv_tokens: int
     collectives: tuple[Collective, ...]
     replicas: int = 1
-    why_not: str = ""
+    refused: Refused | None = None
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not taken, in a sentence; "" for the one that is."""
+        return self.refused.sentence if self.refused is not None else ""
+
+    @property
+    def code(self) -> Why | None:
+        """The same as a code."""
+        return self.refused.code if self.refused is not None else None
 
     @property
     def devices(self) -> int:
@@ -157,6 +87,7 @@ class Option:
             "weights_bytes_per_rank": self.weights_bytes, "kv_budget_bytes_per_rank": self.kv_budget_bytes,
             "kv_tokens": self.kv_tokens, "bytes_per_token": self.bytes_per_token,
             "collectives": [each.as_dict() for each in self.collectives], "why_not": self.why_not,
+            "code": self.code or "",
         }  # fmt: skip
 
 
@@ -168,32 +99,46 @@ class Choice:
     rejected: tuple[Option, ...]
 
     @property
+    def refused(self) -> Refused | None:
+        """The nearest reason why none works, with the name of the way; ``None`` where one does.
+
+        Where only the word of the config is missing, that is nearer than what one device lacks.
+        """
+        if self.chosen is not None or not self.rejected:
+            return None
+        near = self.rejected[0]
+        if near.devices == 1:
+            near = next((option for option in self.rejected if option.code is Why.TP_OVER_PCIE), near)
+        return Refused(near.refused.code, f"{near.name}: {near.why_not}.") if near.refused is not None else None
+
+    @property
     def sentence(self) -> str:
         """The way that was chosen with its numbers, or the nearest reason why none works."""
-        if self.chosen is None:
-            return f"{self.rejected[0].name}: {self.rejected[0].why_not}." if self.rejected else ""
-        return self.chosen.sentence
+        if self.chosen is not None:
+            return self.chosen.sentence
+        return self.refused.sentence if self.refused is not None else ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "chosen": self.chosen.as_dict() if self.chosen else None,
             "sentence": self.sentence,
+            "code": self.refused.code.value if self.refused is not None else "",
             "rejected": [option.as_dict() for option in self.rejected],
         }
 
 
 def choose(model: ModelFacts, hardware: Hardware, wanted: Wanted) -> Choice:
-    """The first way that works, in the order of the module's first sentence."""
+    """The first way that works, in the order that the module states."""
     chosen: Option | None = None
     rejected: list[Option] = []
     for option in _options(model, hardware, wanted):
-        if option.why_not:
+        if option.refused is not None:
             rejected.append(option)
         elif chosen is None:
             chosen = option
         else:
-            rejected.append(dataclasses.replace(option, why_not=_not_needed(chosen, option)))
+            rejected.append(dataclasses.replace(option, refused=_not_needed(chosen, option)))
     if chosen is not None and wanted.load_tokens > chosen.kv_tokens:
         chosen = dataclasses.replace(chosen, replicas=math.ceil(wanted.load_tokens / chosen.kv_tokens))
     return Choice(chosen, tuple(rejected))
@@ -205,71 +150,61 @@ def option_as_given(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp
         given = _experts(model, hardware, wanted, ep, tp=tp, pp=pp)
     else:
         given = _option(model, hardware, wanted, tp=tp, pp=pp)
-    ranks = max(tp, ep)
-    if not given.why_not and ranks > hardware.domain:
-        given = dataclasses.replace(
-            given, why_not=f"{ranks} ranks need one domain of {ranks}; the largest has {hardware.domain}"
-        )
     free = choose(model, hardware, wanted)
     others = [option for option in (free.chosen, *free.rejected) if option is not None]
+    asked = Refused(Why.OTHER_ASKED_FOR, f"{given.name} is asked for")
     rest = tuple(
-        dataclasses.replace(option, why_not=option.why_not or f"{given.name} is asked for")
+        dataclasses.replace(option, refused=asked if option.code in {None, *WOULD_WORK} else option.refused)
         for option in others
         if (option.tp, option.pp, option.ep) != (tp, pp, ep)
     )
-    return Choice(None, (given, *rest)) if given.why_not else Choice(given, rest)
+    return Choice(None, (given, *rest)) if given.refused is not None else Choice(given, rest)
 
 
-def _not_needed(chosen: Option, option: Option) -> str:
+def _not_needed(chosen: Option, option: Option) -> Refused:
+    why = f"{chosen.name} comes first on as many devices"
     if option.devices > chosen.devices:
-        return (
+        why = (
             f"{chosen.name} is enough: {option.devices} devices send {option.bytes_per_token} bytes per token and "
             f"rank instead of {chosen.bytes_per_token}; more load is for more replicas"
         )
-    return f"{chosen.name} comes first on as many devices"
+    return Refused(Why.NOT_NEEDED, why)
 
 
 def _options(model: ModelFacts, hardware: Hardware, wanted: Wanted) -> Iterator[Option]:
     yield _option(model, hardware, wanted, tp=1, pp=1)
-    spread_experts = bool(model.experts) and bool(model.latent_dim)
-    for ranks in _up_to(hardware.domain):
-        if ranks == 1:
-            continue
-        ways = [_option(model, hardware, wanted, tp=ranks, pp=1)]
-        if model.experts:
-            ways.insert(0 if spread_experts else 1, _experts(model, hardware, wanted, ranks))
-        yield from ways
-    widest = [ranks for ranks in _up_to(hardware.domain) if not _illegal(model, hardware, wanted, ranks)]
-    groups = hardware.domains * hardware.nodes
-    for stages in _up_to(min(groups * hardware.domain, model.layers, MAX_PP)):
-        for tp in sorted(widest, reverse=True):
-            if stages > 1 and stages * tp <= groups * hardware.domain and (tp == max(widest) or tp == 1):
+    inside = _up_to(hardware.domain)
+    for ranks in inside:
+        yield from _together(model, hardware, wanted, ranks)
+    widest = max(ranks for ranks in inside if _may_share(model, hardware, wanted, ranks))
+    for stages in _up_to(min(hardware.groups(1) * hardware.nodes, model.layers, MAX_PP)):
+        for tp in sorted({widest, 1}, reverse=True):
+            if 1 < stages <= hardware.groups(tp) * hardware.nodes:
                 yield _option(model, hardware, wanted, tp=tp, pp=stages)
+    for ranks in _up_to(hardware.reach):
+        if ranks > hardware.domain:
+            yield from _together(model, hardware, wanted, ranks)
+
+
+def _together(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int) -> Iterator[Option]:
+    """The ways in which ``ranks`` devices of a node hold one stage."""
+    if ranks == 1:
+        return
+    ways = [_option(model, hardware, wanted, tp=ranks, pp=1)]
+    if model.experts:
+        ways.insert(0 if model.latent_dim else 1, _experts(model, hardware, wanted, ranks))
+    yield from ways
 
 
 def _up_to(limit: int) -> list[int]:
     return [count for count in range(1, min(limit, MAX_TP) + 1) if limit % count == 0 or count & (count - 1) == 0]
 
 
-def _illegal(model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int) -> str:
-    """Why the model cannot be divided so, or must not be over this link; "" when it can."""
-    if tp == 1:
-        return ""
-    if model.heads % tp:
-        return f"{model.heads} attention heads do not divide by {tp}"
-    if not model.latent_dim and model.kv_heads % tp and tp % model.kv_heads:
-        return f"{model.kv_heads} KV heads and {tp} ranks do not divide"
-    if model.inner_size % tp:
-        return f"an MLP of {model.inner_size} inner values does not divide by {tp}"
-    if model.expert_size and (model.expert_size % tp or (model.expert_size // tp) % model.block):
-        return f"experts of {model.expert_size} do not divide by {tp} into blocks of {model.block}"
-    if not hardware.link.nvlink and not wanted.tp_over_pcie:
-        sent = all_reduce(model.layers, tp, model.hidden_size, model.width, hardware.link)
-        return (
-            f"tensor parallelism over {hardware.link.name}: {sent.bytes_per_token} bytes per token and rank in "
-            f"{sent.calls} all-reduces per step; say tp_over_pcie, or use stages"
-        )
-    return ""
+def _may_share(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int) -> bool:
+    if ranks == 1:
+        return True
+    told = hardware.link_of(ranks).nvlink or wanted.tp_over_pcie
+    return told and whynot.tensor(model, ranks) is None
 
 
 def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, pp: int) -> Option:
@@ -277,46 +212,39 @@ def _option(model: ModelFacts, hardware: Hardware, wanted: Wanted, *, tp: int, p
     weights = model.weights_per_rank(tp, pp)
     budget = hardware.usable_bytes - weights - overhead
     tokens = max(0, budget) // model.kv_bytes_per_token(tp, pp)
-    collectives, why_not = _around(model, hardware, wanted, tp, pp, group=tp)
     return Option(
         tp=tp, pp=pp, ep=1, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens,
-        collectives=tuple(collectives),
-        why_not=why_not or _too_big(hardware, weights, overhead, budget, tokens, wanted),
+        collectives=_around(model, hardware, tp, pp, group=tp),
+        refused=_impossible(model, hardware, tp, pp, group=tp)
+        or whynot.too_large(hardware.usable_bytes, weights, overhead, tokens, wanted.floor_tokens)
+        or _unasked(model, hardware, wanted, tp),
     )  # fmt: skip
 
 
-def _around(
-    model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int, pp: int, *, group: int
-) -> tuple[list[Collective], str]:
-    """What ``tp`` ranks and stages of ``group`` ranks send each other, and why they cannot be."""
-    collectives = []
+def _around(model: ModelFacts, hardware: Hardware, tp: int, pp: int, *, group: int) -> tuple[Collective, ...]:
+    """What ``tp`` ranks and stages of ``group`` ranks send each other."""
+    found = []
     if tp > 1:
-        collectives.append(all_reduce(math.ceil(model.layers / pp), tp, model.hidden_size, model.width, hardware.link))
-    why_not = _illegal(model, hardware, wanted, tp)
-    if pp > model.layers:
-        why_not = why_not or f"{model.layers} layers are fewer than {pp} stages"
-    if pp > 1:
-        link = _between_stages(hardware, group, pp)
-        if link is None:
-            why_not = why_not or "nothing joins the groups of devices that it needs"
-        else:
-            collectives.append(send(pp, model.hidden_size, model.width, link))
-        if not model.stages_supported:
-            why_not = why_not or "the engine cannot run this architecture in stages"
-    return collectives, why_not
+        layers = math.ceil(model.layers / pp)
+        found.append(all_reduce(layers, tp, model.hidden_size, model.width, hardware.link_of(tp)))
+    if pp > 1 and (link := hardware.between_stages(group, pp)) is not None:
+        found.append(send(pp, model.hidden_size, model.width, link))
+    return tuple(found)
 
 
-def undividable(experts: int, *, tp: int, ep: int) -> str:
-    """Why so many experts cannot be spread over ``ep`` ranks of which ``tp`` share attention; "" when they can."""
-    if ep <= 1:
-        return ""
-    if not experts:
-        return "expert parallelism is for mixture-of-experts models, and this one is dense: it has no experts to spread"
-    if experts % ep:
-        return f"{experts} experts do not divide by {ep}"
-    if ep % tp:
-        return f"{ep} ranks of experts are no multiple of the {tp} that share attention"
-    return ""
+def _impossible(model: ModelFacts, hardware: Hardware, tp: int, pp: int, *, group: int) -> Refused | None:
+    """Why ``tp`` ranks and stages of ``group`` ranks cannot be, whatever is asked for."""
+    return (
+        whynot.tensor(model, tp)
+        or whynot.reach(group, hardware.reach, node=hardware.reach > hardware.domain)
+        or whynot.stages(model, pp, hardware.between_stages(group, pp))
+    )
+
+
+def _unasked(model: ModelFacts, hardware: Hardware, wanted: Wanted, tp: int) -> Refused | None:
+    """That is the last thing to be said: where it is said, the word of the config is all that is missing."""
+    link = hardware.link_of(tp)
+    return None if tp == 1 or link.nvlink or wanted.tp_over_pcie else whynot.tensor_over(model, tp, link)
 
 
 def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int, *, tp: int = 1, pp: int = 1) -> Option:
@@ -329,37 +257,19 @@ def _experts(model: ModelFacts, hardware: Hardware, wanted: Wanted, ranks: int, 
     overhead = wanted.overhead(ranks, pp)
     budget = hardware.usable_bytes - weights - overhead
     groups = max(ranks // tp, 1)
-    tokens = groups * (max(0, budget) // model.kv_bytes_per_token(tp, pp))
+    each = max(0, budget) // model.kv_bytes_per_token(tp, pp)
+    link = hardware.link_of(ranks)
     moved = all_to_all(
         math.ceil((model.moe_layers or model.layers) / pp), ranks, model.experts_per_token, model.hidden_size,
-        1 if model.block > 1 else model.width, model.width, hardware.link,
+        1 if model.block > 1 else model.width, model.width, link,
     )  # fmt: skip
-    why_not = undividable(model.experts, tp=tp, ep=ranks)
-    if not hardware.link.nvlink and not wanted.tp_over_pcie:
-        why_not = why_not or f"all-to-all over {hardware.link.name}: {moved.bytes_per_token} bytes per token and rank"
-    # Experts stay whole, so their inner size need not divide.
-    around, illegal = _around(dataclasses.replace(model, expert_size=0), hardware, wanted, tp, pp, group=ranks)
+    told = link.nvlink or wanted.tp_over_pcie
+    whole = dataclasses.replace(model, expert_size=0)  # experts stay whole, so their inner size need not divide
     return Option(
-        tp=tp, pp=pp, ep=ranks, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=tokens,
-        collectives=(moved, *around),
-        why_not=why_not or illegal or _too_big(hardware, weights, overhead, budget, tokens // groups, wanted),
+        tp=tp, pp=pp, ep=ranks, weights_bytes=weights, kv_budget_bytes=budget, kv_tokens=groups * each,
+        collectives=(moved, *_around(model, hardware, tp, pp, group=ranks)),
+        refused=whynot.experts(model.experts, tp=tp, ep=ranks)
+        or _impossible(whole, hardware, tp, pp, group=ranks)
+        or whynot.too_large(hardware.usable_bytes, weights, overhead, each, wanted.floor_tokens)
+        or (None if told else whynot.experts_over(moved)),
     )  # fmt: skip
-
-
-def _between_stages(hardware: Hardware, tp: int, pp: int) -> Link | None:
-    """The slowest link that ``pp`` groups of ``tp`` devices have to cross."""
-    per_domain = hardware.domain // tp
-    if pp <= per_domain:
-        return hardware.link
-    if pp <= per_domain * hardware.domains:
-        return hardware.between
-    return hardware.fabric if pp <= per_domain * hardware.domains * hardware.nodes else None
-
-
-def _too_big(hardware: Hardware, weights: int, overhead: int, budget: int, tokens: int, wanted: Wanted) -> str:
-    parts = f"{size(weights)} of weights and {size(overhead)} of workspace per device"
-    if budget <= 0:
-        return f"{parts} do not fit {size(hardware.usable_bytes)}: short by {size(-budget)}"
-    if tokens < wanted.floor_tokens:
-        return f"{parts} leave {size(budget)}: {tokens} tokens of KV cache, {wanted.floor_tokens} are needed"
-    return ""

@@ -9,13 +9,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from catalog.estimate import Estimate, VersionFacts, shape_of
+from catalog import holding
+from catalog.estimate import Estimate, VersionFacts, is_graph, shape_of
 from catalog.holding import Shape
 from scheduling import topology
 from scheduling.answers import Ask
 from scheduling.need import Need, key_of
-from scheduling.parallel import Choice, Hardware, ModelFacts, Option, Wanted, choose, option_as_given
+from scheduling.parallel import Choice, Option, choose, option_as_given
+from scheduling.ranks import Hardware, ModelFacts, Wanted
 from scheduling.snapshot import Snapshot
+from scheduling.whynot import Refused, Why
 
 #: What communicators between ranks keep of each device.
 COMMUNICATORS_BYTES: Final = 512 * 1024**2
@@ -73,9 +76,10 @@ class Spread:
 
 
 def spread_of(version: VersionFacts, config: SpreadConfig, needs: Mapping[str, Need]) -> Spread | None:
-    """The facts of a version for plans over several devices; ``None`` where it runs on no device of that kind."""
+    """The facts of a version for plans over several devices; ``None`` where it runs on no device of that kind, or is a
+    graph, which nothing here divides."""
     need = next((needs[kind] for kind in SPREADABLE if kind in needs), None)
-    if need is None or need.estimate is None:
+    if need is None or need.estimate is None or is_graph(version):
         return None
     sized = need.estimate
     return Spread(
@@ -91,23 +95,29 @@ def spread_of(version: VersionFacts, config: SpreadConfig, needs: Mapping[str, N
 
 
 def _model(shape: Shape, sized: Estimate, width: float) -> ModelFacts:
-    """Keys and values as the estimate counts them: bytes per head, scales included.
+    """Keys and values as the estimate counts them: bytes per head, scales included; or those of latent attention, which
+    every rank of TP keeps whole.
 
     Embedding and output projection are never held in less than a byte per weight.
     """
     ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
-    per_weight = width or (sized.weights_bytes / shape.parameters if shape.parameters else 0.0)
+    held = sized.weights_bytes / shape.parameters if shape.parameters else 0.0
+    ends_bytes = min(sized.weights_bytes, int(ends * max(1.0, width or held)))
+    matrices, others = holding.undivided(shape)
+    latent = sized.kv_bytes_per_token // shape.layers if shape.latent_dim else 0
     per_head = sized.kv_bytes_per_token // (2 * shape.layers * shape.kv_heads)
     experts = 3 * shape.hidden_size * shape.expert_size * shape.num_experts * shape.sparse_layers
     share = min(1.0, experts / shape.parameters) if shape.parameters else 0.0
     return ModelFacts(
         weights_bytes=sized.weights_bytes,
-        ends_bytes=min(sized.weights_bytes, int(ends * max(1.0, per_weight))),
+        ends_bytes=ends_bytes,
+        replicated_bytes=min(sized.weights_bytes - ends_bytes, int(matrices * held + others * max(held, width))),
         layers=shape.layers,
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=per_head,
         kv_width=1,
+        latent_dim=latent,
         hidden_size=shape.hidden_size,
         inner_size=shape.intermediate_size if shape.sparse_layers < shape.layers else 0,
         width=max(1, round(width)),
@@ -174,17 +184,20 @@ def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> d
         made = [(each, _side_by_side(planned, each)) for each, planned in made]
     if not made:
         choice = plans[0][1] if plans else None
-        refused = choice.sentence if choice is not None and spread.given.named else ""
+        refused = choice.refused if choice is not None else None
+        if refused is not None and not spread.given.named and refused.code is not Why.TP_OVER_PCIE:
+            refused = None  # what one device lacks says it better
         return {need.kind: dataclasses.replace(need, choice=choice, unsupported=refused)}
     made.sort(key=lambda pair: pair[1].devices * pair[1].stages)  # stable: the most plentiful first among equals
-    others = {each.product: choice.sentence for each, choice in plans if not choice.chosen}
+    others = {each.product: choice.refused for each, choice in plans if choice.refused is not None}
     return {key_of(need.kind, each.product): dataclasses.replace(planned, elsewhere=others) for each, planned in made}
 
 
-def _no_experts(spread: Spread) -> str:
-    return (
+def _no_experts(spread: Spread) -> Refused:
+    return Refused(
+        Why.NOT_SUPPORTED,
         f"The {spread.engine} engine divides experts like every other matrix and does not spread them: use "
-        "tensor_parallel instead of expert_parallel."
+        "tensor_parallel instead of expert_parallel.",
     )
 
 
@@ -194,18 +207,21 @@ def _of_engine(spread: Spread) -> Spread:
 
 
 def _one_node(kind: topology.Kind) -> topology.Kind:
-    """One domain of one node: all ranks of an engine are there."""
-    return dataclasses.replace(kind, domains=1, nodes=1)
+    """All ranks of an engine are on one node."""
+    return dataclasses.replace(kind, nodes=1)
 
 
 def _side_by_side(need: Need, kind: topology.Kind) -> Need:
-    """All stages as one group of devices, which is on one node and where there is NVLink in one domain."""
-    together = need.devices * need.stages
+    """All stages as one group of devices, which is on one node: within one NVLink domain where that holds all of them,
+    else each stage of several within one where its ranks are linked."""
+    every = need.devices * need.stages
+    inside = every <= kind.domain
     return dataclasses.replace(
         need,
-        devices=together,
+        devices=every,
         stages=1,
-        linked=together > 1 and kind.link.nvlink,
+        linked=every > 1 and kind.link.nvlink if inside else need.linked,
+        linked_by=0 if inside or not need.linked else need.devices,
         host_bytes=need.host_bytes * need.stages,
         millicpus=need.millicpus * need.stages,
     )
@@ -219,6 +235,7 @@ def _choice(spread: Spread, kind: topology.Kind) -> Choice:
         link=kind.link,
         domains=kind.domains,
         between=kind.between,
+        node_devices=kind.node_devices,
         nodes=kind.nodes,
         fabric=kind.fabric,
     )
@@ -249,7 +266,7 @@ def _ranks(spread: Spread, need: Need, kind: topology.Kind, chosen: Option, choi
         millicpus=need.millicpus * group,
         devices=group,
         stages=chosen.pp,
-        linked=group > 1 and kind.link.nvlink,
+        linked=1 < group <= kind.domain and kind.link.nvlink,
         products=frozenset({kind.product}),
         choice=choice,
     )

@@ -75,7 +75,9 @@ _LINKS: Final = {link.name: link for link in (NVLINK3, NVLINK4, NVLINK5, PCIE4, 
 class Kind:
     """Devices of one product as a fleet has them: what one domain, one node and all nodes hold.
 
-    Where they differ in memory, ``memory_bytes`` is that of the smallest and ``largest_bytes`` of the largest.
+    ``domain`` devices reach each other over ``link``: as many as NVLink joins somewhere, or where there is none all of
+    a node. A node has at most ``domains`` so large, and ``node_devices`` in all, joined by ``between``. Where they
+    differ in memory, ``memory_bytes`` is that of the smallest and ``largest_bytes`` of the largest.
     """
 
     product: str
@@ -83,6 +85,7 @@ class Kind:
     largest_bytes: int
     domain: int
     domains: int
+    node_devices: int
     nodes: int
     link: Link
     between: Link
@@ -108,20 +111,44 @@ def _kind(nodes: Mapping[uuid.UUID, NodeView], product: str, members: Sequence[D
         if device.link_domain:
             key = (device.node_id, device.link_domain)
             groups[key] = groups.get(key, 0) + 1
-    link = _LINKS.get(members[0].link, PCIE4)
-    plain = PCIE4 if link in (NVLINK3, PCIE4) else PCIE5
     most = max(per_node.values())
     domain = max(groups.values(), default=most)
+    full: dict[uuid.UUID, int] = {}
+    for (node_id, _name), count in groups.items():
+        full[node_id] = full.get(node_id, 0) + (count == domain)
     rdma = all(nodes[node_id].rdma for node_id in per_node)
+    link = _slowest(device for device in members if not groups or device.link_domain)
+    plain = _without_nvlink(link)
     return Kind(
         product=product,
         memory_bytes=min(device.memory_bytes for device in members),
         largest_bytes=max(device.memory_bytes for device in members),
         domain=domain,
-        domains=max(1, most // domain),
+        domains=max(full.values(), default=1),
+        node_devices=most,
         nodes=len(per_node),
         link=link if groups else plain,
         between=plain,
         fabric=RDMA_400 if rdma else ETHERNET_100,
         count=len(members),
     )
+
+
+def link_between(one: tuple[NodeView, DeviceView], other: tuple[NodeView, DeviceView]) -> Link:
+    """What two devices send each other over, on one node or on two."""
+    (node, device), (there, peer) = one, other
+    if node.id != there.id:
+        return RDMA_400 if node.rdma and there.rdma else ETHERNET_100
+    link = _slowest((device, peer))
+    if device.link_domain and device.link_domain == peer.link_domain:
+        return link
+    return _without_nvlink(link)
+
+
+def _without_nvlink(link: Link) -> Link:
+    """What devices have besides: those of NVLink 3 are of the age of PCIe 4."""
+    return PCIE4 if link in (NVLINK3, PCIE4) else PCIE5
+
+
+def _slowest(devices: Iterable[DeviceView]) -> Link:
+    return min((_LINKS.get(device.link, PCIE4) for device in devices), key=lambda link: link.bytes_per_second)

@@ -5,6 +5,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
+from scheduling import together
 from scheduling.bins import Bin
 from scheduling.board import Board
 from scheduling.feasible import Reason, Verdict, is_lasting, judge, lacking, needed
@@ -123,8 +124,7 @@ class _Judge:
 
     def _together(self, each: Bin, need: Need, row: list[Verdict | None]) -> None:
         able = [at for at, v in enumerate(row) if v is None and need_on(each.devices[at], self._needs) is need]
-        groups = Counter(each.devices[at].link_domain if need.linked else "any" for at in able)
-        most = max((count for domain, count in groups.items() if domain), default=0)
+        most = together.most(Counter(each.devices[at].link_domain for at in able), need)
         if most < need.devices:
             short = Verdict(Reason.NOT_ENOUGH_DEVICES, need.devices - most)
             for at in able:

@@ -24,6 +24,8 @@ CPU_WEIGHT: Final = 0.6
 #: How strongly a random completion prefers the one that wastes less (per thousandth of a device).
 _CARE: Final = 0.01
 WHOLE: Final = 1000
+#: So many standard deviations more than is expected are enough.
+PLENTY: Final = 6
 MAX_GANG: Final = 16
 _STEP: Final = WHOLE // UNITS
 
@@ -109,7 +111,7 @@ def expected_shortage(slack: float, spread: float) -> float:
     if spread < 1e-9:
         return max(0.0, -slack)
     at = slack / spread
-    if at > 6:
+    if at > PLENTY:
         return 0.0
     density = math.exp(-at * at / 2) / math.sqrt(2 * math.pi)
     return spread * (density - at * 0.5 * math.erfc(at / math.sqrt(2)))

@@ -1,10 +1,16 @@
 """Bodies of the scheduling API."""
 
+import json
 from typing import Any
 
 from rest_framework import serializers
 
+from catalog.outline import MAX_CONFIG_BYTES
+from kernel import errors
+from scheduling.whynot import Why
 from serving.models import MAX_REPLICAS
+
+_CODES = ", ".join(Why)
 
 
 class FitIn(serializers.Serializer[Any]):
@@ -27,7 +33,8 @@ class CollectiveOut(serializers.Serializer[Any]):
 
 
 class ParallelOptionOut(serializers.Serializer[Any]):
-    """One way to spread a replica over devices, with its numbers; ``why_not`` is empty for one that works."""
+    """One way to spread a replica over devices, with its numbers; ``why_not`` and ``code`` are empty for the one that
+    is taken."""
 
     name = serializers.CharField()
     sentence = serializers.CharField()
@@ -41,6 +48,7 @@ class ParallelOptionOut(serializers.Serializer[Any]):
     bytes_per_token = serializers.IntegerField()
     collectives = CollectiveOut(many=True)
     why_not = serializers.CharField(allow_blank=True)
+    code = serializers.CharField(allow_blank=True, help_text=f"The same as a code: {_CODES}.")
 
 
 class ParallelOut(serializers.Serializer[Any]):
@@ -48,6 +56,7 @@ class ParallelOut(serializers.Serializer[Any]):
 
     chosen = ParallelOptionOut(allow_null=True)
     sentence = serializers.CharField(allow_blank=True)
+    code = serializers.CharField(allow_blank=True, help_text="Why none works, as a code like those of the ways.")
     rejected = ParallelOptionOut(many=True)
 
 
@@ -91,6 +100,9 @@ class CandidateOut(serializers.Serializer[Any]):
     fits = serializers.BooleanField()
     reason = serializers.CharField(allow_blank=True)
     message = serializers.CharField()
+    plan_code = serializers.CharField(
+        allow_blank=True, help_text="What stands against a plan over several such devices, where that is why."
+    )
     short_by = serializers.IntegerField(help_text="What is missing: bytes, or thousandths of a CPU or device.")
     would_fit_if = serializers.CharField(allow_blank=True)
 
@@ -106,3 +118,31 @@ class FitOut(serializers.Serializer[Any]):
     reason = serializers.CharField(allow_blank=True)
     message = serializers.CharField()
     would_fit_if = serializers.CharField(allow_blank=True)
+    makes_room = serializers.BooleanField(help_text="Deployed all the same, others give way to it.")
+
+
+class EvaluationIn(serializers.Serializer[Any]):
+    """A model that is not uploaded yet. ``serving`` is a serving config, as a deployment has it."""
+
+    config = serializers.DictField(help_text="What its config.json says.")
+    serving = serializers.DictField(required=False, default=dict)
+    replicas = serializers.IntegerField(min_value=1, max_value=MAX_REPLICAS, default=1)
+
+    def validate_config(self, value: dict[str, Any]) -> dict[str, Any]:
+        if len(json.dumps(value).encode()) > MAX_CONFIG_BYTES:
+            raise errors.TooLarge(f"A config.json has at most {MAX_CONFIG_BYTES} bytes here.", data={"field": "config"})
+        return value
+
+
+class EvaluationOut(serializers.Serializer[Any]):
+    """What the model is, what one replica needs on each kind of device, and where it would fit now."""
+
+    architecture = serializers.CharField(allow_blank=True)
+    served = serializers.BooleanField(help_text="Whether an engine here runs it.")
+    reason = serializers.CharField(allow_blank=True, help_text="Why an upload would be rejected.")
+    message = serializers.CharField(allow_blank=True)
+    parameters = serializers.IntegerField()
+    exact = serializers.BooleanField(help_text="Counted tensor by tensor; false: by formulas of decoders in general.")
+    max_model_len = serializers.IntegerField()
+    needs = NeedOut(many=True)
+    placement = FitOut()

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
-from scheduling.links import NVLINK4, PCIE5, RDMA_400, all_reduce, all_to_all, send
-from scheduling.parallel import GIB, Hardware, ModelFacts, Wanted, choose, option_as_given
+from scheduling.links import NVLINK3, NVLINK4, PCIE4, PCIE5, RDMA_400, all_reduce, all_to_all, send
+from scheduling.parallel import choose, option_as_given
+from scheduling.ranks import GIB, Hardware, ModelFacts, Wanted
+from scheduling.whynot import Why
 
 MIB = 1024**2
 
@@ -40,7 +42,14 @@ QWEN_30B_FP8 = dataclasses.replace(QWEN_30B, weights_bytes=gib(29.01), expert_by
 H100 = Hardware(product="H100", usable_bytes=int(79.1 * GIB * 0.92), domain=8, link=NVLINK4, nodes=2, fabric=RDMA_400)
 H200 = dataclasses.replace(H100, product="H200", usable_bytes=int(139.8 * GIB * 0.92))
 L40S = Hardware(product="L40S", usable_bytes=int(44.4 * GIB * 0.92), domain=8, link=PCIE5)
+#: Four A100 on PCIe, joined by bridges in pairs, and the same in two such nodes.
+PAIRS = Hardware(
+    product="A100 PCIe", usable_bytes=int(79.1 * GIB * 0.92), domain=2, link=NVLINK3, domains=2, between=PCIE4,
+    node_devices=4,
+)  # fmt: skip
+TWO_NODES = dataclasses.replace(PAIRS, nodes=2, fabric=RDMA_400)
 ONE = Wanted(floor_tokens=8192)
+TOLD = Wanted(floor_tokens=8192, tp_over_pcie=True)
 
 
 def every(model, hardware=H100, wanted=ONE):
@@ -146,6 +155,86 @@ def test_tensor_parallelism_over_pcie_is_refused_unless_asked_for():
     )
     asked = choose(LLAMA_70B, L40S, Wanted(floor_tokens=8192, tp_over_pcie=True))
     assert asked.chosen.name == "TP4"
+
+
+LLAMA_70B_LONG = Wanted(floor_tokens=400_000)
+NO_STAGES = dataclasses.replace(LLAMA_70B, stages_supported=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "wanted", "want"),
+    [
+        pytest.param(LLAMA_8B, PAIRS, TOLD, "one device", id="one device if it fits"),
+        pytest.param(LLAMA_70B, PAIRS, TOLD, "TP2", id="inside a pair if that is enough"),
+        pytest.param(LLAMA_70B, PAIRS, dataclasses.replace(LLAMA_70B_LONG, tp_over_pcie=True), "TP2 x PP2",
+                     id="stages of pairs before sums over PCIe"),
+        pytest.param(NO_STAGES, PAIRS, dataclasses.replace(LLAMA_70B_LONG, tp_over_pcie=True), "TP4",
+                     id="over the whole node where there can be no stages"),
+        pytest.param(NO_STAGES, PAIRS, LLAMA_70B_LONG, None, id="not unless it is said"),
+        pytest.param(DEEPSEEK_FP8, dataclasses.replace(PAIRS, node_devices=16, domains=8), TOLD, "TP2 x PP8",
+                     id="over all pairs of a node"),
+    ],
+)  # fmt: skip
+def test_the_choice_where_nvlink_joins_pairs(model, hardware, wanted, want):
+    found = choose(model, hardware, wanted)
+    assert (found.chosen.name if found.chosen else None) == want
+
+
+def test_over_pairs_the_slowest_link_counts():
+    given = option_as_given(LLAMA_70B, PAIRS, TOLD, tp=4, pp=1).chosen
+    assert [each.as_dict() | {"overlap": ""} for each in given.collectives] == [
+        {"name": "all-reduce", "calls": 160, "bytes_per_token": 3_932_160, "link": "PCIe 4.0 x16", "overlap": ""}
+    ]
+    stages = option_as_given(LLAMA_70B, PAIRS, ONE, tp=2, pp=2).chosen
+    assert [(each.name, each.link.name) for each in stages.collectives] == [
+        ("all-reduce", "NVLink 3"), ("send/recv", "PCIe 4.0 x16"),
+    ]  # fmt: skip
+    nodes = option_as_given(LLAMA_70B, TWO_NODES, TOLD, tp=4, pp=2).chosen
+    assert [each.link.name for each in nodes.collectives] == ["PCIe 4.0 x16", "RDMA 400 Gb/s"]
+    experts = option_as_given(MIXTRAL, PAIRS, TOLD, tp=2, pp=1, ep=4).chosen
+    assert [(each.name, each.link.name) for each in experts.collectives] == [
+        ("all-to-all", "PCIe 4.0 x16"), ("all-reduce", "NVLink 3"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "way", "wanted", "code", "sentence"),
+    [
+        (LLAMA_70B, (4, 1, 1), ONE, Why.TP_OVER_PCIE,
+         "TP4: tensor parallelism over PCIe 4.0 x16: 3932160 bytes per token and rank in 160 all-reduces per step; say "
+         "tp_over_pcie, or use stages."),
+        (MIXTRAL, (1, 1, 4), ONE, Why.TP_OVER_PCIE,
+         "EP4: all-to-all over PCIe 4.0 x16: 786432 bytes per token and rank; say tp_over_pcie, or use stages."),
+        (LLAMA_70B, (8, 1, 1), TOLD, Why.TOO_MANY_RANKS,
+         "TP8: 8 ranks need one node of 8 devices; the largest has 4."),
+        (LLAMA_70B, (3, 1, 1), TOLD, Why.NOT_DIVISIBLE, "TP3: 64 attention heads do not divide by 3."),
+        (LLAMA_70B, (1, 81, 1), ONE, Why.TOO_MANY_RANKS, "PP81: 80 layers are fewer than 81 stages."),
+        (LLAMA_70B, (2, 3, 1), ONE, Why.NOT_JOINED, "TP2 x PP3: nothing joins the groups of devices that it needs."),
+        (NO_STAGES, (2, 2, 1), ONE, Why.NOT_SUPPORTED,
+         "TP2 x PP2: the engine cannot run this architecture in stages."),
+        (DEEPSEEK_FP8, (4, 1, 1), ONE, Why.TOO_LARGE, "TP4: 157"),  # however it is said, it would not fit
+    ],
+)  # fmt: skip
+def test_a_refusal_has_a_code_and_a_sentence(model, way, wanted, code, sentence):
+    tp, pp, ep = way
+    found = option_as_given(model, PAIRS, wanted, tp=tp, pp=pp, ep=ep)
+    assert found.chosen is None
+    assert found.refused.code is code
+    assert found.refused.sentence.startswith(sentence)
+    assert found.as_dict()["code"] == code.value
+    assert all(option.code for option in found.rejected)
+
+
+def test_where_only_a_word_is_missing_that_is_said():
+    found = choose(NO_STAGES, PAIRS, LLAMA_70B_LONG)
+    assert (found.chosen, found.refused.code) == (None, Why.TP_OVER_PCIE)
+    assert found.sentence.startswith("TP4: tensor parallelism over PCIe 4.0 x16")
+    assert choose(DEEPSEEK_FP8, PAIRS, ONE).refused.code is Why.TOO_LARGE
+    chosen = choose(LLAMA_70B, PAIRS, TOLD)
+    assert chosen.refused is None
+    assert {option.name: option.code for option in chosen.rejected}["TP4"] is Why.NOT_NEEDED
+    named = option_as_given(LLAMA_70B, PAIRS, TOLD, tp=4, pp=1)
+    assert {option.name: option.code for option in named.rejected}["TP2"] is Why.OTHER_ASKED_FOR
 
 
 def test_load_is_answered_with_replicas():

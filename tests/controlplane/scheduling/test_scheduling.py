@@ -184,6 +184,26 @@ def test_demand_keeps_a_bounded_number_of_shapes(monkeypatch):
     assert sorted(PastRequest.objects.values_list("weight", flat=True)) == [3.0, 4.0, 5.0]
 
 
+def test_demand_knows_the_products_that_requests_are_limited_to():
+    wanted = Need(kind="cuda", memory_bytes=GIB, host_bytes=0, millicpus=1000)
+    on = {name: dataclasses.replace(wanted, products=frozenset({name})) for name in ("H100", "A100")}
+    either = {f"cuda/{name}": each for name, each in on.items()}
+    asks = [
+        Ask(replica_id=uuid.uuid4(), generation=1, deployment_id=uuid.uuid4(), needs=needs, first=True)
+        for needs in (either, either, {"cuda": wanted}, {"cuda": wanted} | either, {"cuda": on["H100"]})
+    ]
+    assert demand_log.record(asks) == 5
+    demand = demand_log.current()
+    assert {shape.products: share for shape, share in demand.named} == {
+        ("A100", "H100"): pytest.approx(0.4),
+        ("H100",): pytest.approx(0.2),
+    }
+    assert len(demand.weights) == 1
+    many = {f"p{number}": dataclasses.replace(wanted, products=frozenset({f"p{number}"})) for number in range(17)}
+    assert demand_log.shape_of(many).products == ()
+    assert demand_log.shape_of({"cuda": dataclasses.replace(wanted, products=frozenset({"x" * 2001}))}).products == ()
+
+
 def test_what_would_help_names_ones_own_replicas(tenant, version):
     agent(memory_bytes=GIB * 7 // 10)
     deploy(tenant, version)

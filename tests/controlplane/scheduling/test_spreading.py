@@ -9,14 +9,17 @@ from fleet.models import Partition
 from kernel import errors, scope
 from runtime.wire.devices import DeviceKind
 from scheduling import topology
+from scheduling.ranks import ModelFacts
 from scheduling.snapshot import Snapshot
+from scheduling.spreading import Given, Spread, needs_for
+from scheduling.whynot import Why
 from serving import services
 from serving.models import Replica
 from tests.build import catalog
 from tests.build.controlplane import actor_for, client_for, make_tenant, make_user, owner_of
-from tests.build.fleets import gpu, node
-from tests.build.machines import FakeAgent
-from tests.build.spreads import WIDE, asked, deploy, machine, members, row, settle, wide_version
+from tests.build.fleets import gpu, need, node
+from tests.build.machines import GIB, FakeAgent
+from tests.build.spreads import WIDE, asked, deploy, described, machine, members, row, settle, wide_version
 
 pytestmark = pytest.mark.django_db
 
@@ -54,6 +57,11 @@ def test_a_fleet_as_hardware():
     (kind,) = topology.kinds(snapshot.nodes, snapshot.devices, "cuda")
     assert (kind.domain, kind.domains, kind.nodes, kind.count) == (4, 2, 2, 16)
     assert (kind.link.name, kind.between.name, kind.fabric.name) == ("NVLink 4", "PCIe 5.0 x16", "RDMA 400 Gb/s")
+    some = [gpu(at, 1, link="PCIe 4.0 x16") for at in range(4)]  # two without a bridge, then a pair, then half of one
+    some[2:] = [gpu(at, 1, link_domain="pair", link="NVLink 3") for at in (2, 3)]
+    (kind,) = topology.kinds(snapshot.nodes, [*some, gpu(4, 1, link="NVLink 3")], "cuda")
+    assert (kind.domain, kind.domains, kind.node_devices) == (2, 1, 5)
+    assert (kind.link.name, kind.between.name) == ("NVLink 3", "PCIe 4.0 x16")
 
 
 def test_what_fits_on_one_device_is_not_spread(tenant, version):
@@ -162,10 +170,10 @@ def test_experts_that_are_not_there_are_refused_by_name(tenant, version):
     body = {"model": version.model.name, "version": str(version.number), "config": {"expert_parallel": 2}}
     refused = post("/api/v1/tenants/acme/fit", body, format="json")
     assert (refused.status_code, refused.json()["data"]["field"]) == (400, "expert_parallel")
-    assert "mixture-of-experts models, and this version is dense" in refused.json()["detail"]
-    with pytest.raises(errors.InvalidInput, match="this version is dense"):
+    assert "mixture-of-experts models, and this one is dense" in refused.json()["detail"]
+    with pytest.raises(errors.InvalidInput, match="this one is dense"):
         deploy(tenant, version, expert_parallel=2)
-    with pytest.raises(errors.InvalidInput, match="4 experts of this version do not divide by expert_parallel 3"):
+    with pytest.raises(errors.InvalidInput, match="4 experts of this model do not divide by expert_parallel 3"):
         asked(tenant, mixture(tenant), expert_parallel=3)
     with pytest.raises(errors.InvalidInput, match="multiple of tensor_parallel"):
         configs.normalise({"expert_parallel": 3, "tensor_parallel": 2})
@@ -181,6 +189,89 @@ def test_without_nvlink_stages_unless_it_is_asked_for(tenant, version):
     answer = asked(tenant, version, kv_cache_gib=16, tp_over_pcie=True)
     assert answer.fits
     assert answer.need["parallel"]["chosen"]["name"] == "TP2"
+
+
+def fit_of(tenant, version, **config):
+    body = {"model": version.model.name, "version": str(version.number), "config": config}
+    return client_for(owner_of(tenant)).post("/api/v1/tenants/acme/fit", body, format="json").json()
+
+
+def ranks_by_two(agent):
+    """Positions of the devices of ranks 0 and 1, and of ranks 2 and 3."""
+    (given,) = agent.assignments().replicas
+    assert given.world.ranks == [0, 1, 2, 3]
+    at = {each.uuid: position for position, each in enumerate(agent.devices)}
+    here = [at[each.uuid] for each in given.devices]
+    return sorted(({*here[:2]}, {*here[2:]}), key=min, reverse=True)
+
+
+def test_over_bridged_pairs_the_order_and_the_links(tenant, version, tmp_path):
+    agent = described("pairs", tmp_path)
+    inside = fit_of(tenant, version, kv_cache_gib=24)["need"]["parallel"]
+    assert (inside["chosen"]["name"], inside["chosen"]["collectives"][0]["link"]) == ("TP2", "NVLink 3")
+    assert {each["name"]: each["code"] for each in inside["rejected"]}["TP4"] == "TpOverPcie"
+    staged = fit_of(tenant, version, kv_cache_gib=40, tp_over_pcie=True)["need"]["parallel"]
+    assert staged["chosen"]["name"] == "TP2 x PP2"
+    assert [each["link"] for each in staged["chosen"]["collectives"]] == ["NVLink 3", "PCIe 4.0 x16"]
+    refused = fit_of(tenant, version, kv_cache_gib=40, tensor_parallel=4)
+    assert (refused["fits"], refused["reason"], refused["need"]["parallel"]["code"]) == (
+        False, "ParallelPlanImpossible", "TpOverPcie",
+    )  # fmt: skip
+    assert "TP4: tensor parallelism over PCIe 4.0 x16: 6144 bytes per token and rank" in refused["message"]
+    assert refused["devices"][0]["plan_code"] == "TpOverPcie"
+    assert refused["would_fit_if"] == "tp_over_pcie were set, or it were spread in stages (pipeline_parallel)"
+    wide = fit_of(tenant, version, kv_cache_gib=40, tensor_parallel=4, tp_over_pcie=True)
+    assert wide["fits"]
+    assert wide["need"]["parallel"]["chosen"]["collectives"][0] | {"overlap": ""} == {
+        "name": "all-reduce", "calls": 16, "bytes_per_token": 6144, "link": "PCIe 4.0 x16", "overlap": "",
+    }  # fmt: skip
+    deploy(tenant, version, kv_cache_gib=40, tensor_parallel=4, tp_over_pcie=True)
+    settle()
+    assert row().parallel | {"port": 0} == {"tensor": 4, "pipeline": 1, "expert": 1, "port": 0}
+    assert ranks_by_two(agent) == [{1, 3}, {0, 2}]
+    agent.cycle()
+    assert row().state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("config", "world"),
+    [({}, (2, 2)), ({"tensor_parallel": 4, "tp_over_pcie": True}, (4, 1))],
+    ids=["stages of pairs", "over all of them"],
+)
+def test_real_pairs_of_one_node_run_all_ranks(tenant, version, tmp_path, config, world):
+    agent = described("pairs", tmp_path, kind=DeviceKind.CUDA, stand_in=False)
+    deploy(tenant, version, kv_cache_gib=40, **config)
+    settle()
+    assert (row().parallel["tensor"], row().parallel["pipeline"]) == world
+    assert ranks_by_two(agent) == [{1, 3}, {0, 2}]
+
+
+def test_what_would_help_goes_by_the_code_and_not_by_words(tenant, version):
+    machine("real", gpus=4, gib=16, stand_in=False, kind=DeviceKind.CUDA)
+    refused = asked(tenant, mixture(tenant), kv_cache_gib=1, expert_parallel=4)
+    assert "divides experts" in refused.message  # and no other number of ranks would change that
+    assert refused.would_fit_if == "another way were asked for, or none: one that works is chosen then"
+    many = asked(tenant, version, kv_cache_gib=1, tensor_parallel=8)
+    assert many.would_fit_if == "fewer ranks were asked for, or none: a number that works is chosen then"
+    odd = asked(tenant, version, kv_cache_gib=1, tensor_parallel=3)
+    assert odd.would_fit_if == "another number of ranks were asked for, or none: one that works is chosen then"
+
+
+def test_where_only_tp_over_pcie_would_do_that_is_the_answer():
+    """One layer cannot be staged, and a pair is too small."""
+    model = ModelFacts(weights_bytes=60 * GIB, layers=1, heads=8, kv_heads=8, head_dim=64, hidden_size=512)
+    devices = [gpu(at, 1, gib=24, link_domain=f"pair{at // 2}", link="NVLink 3") for at in range(4)]
+    one = need("cuda", 70, 4, 4000)
+
+    def planned(**given):
+        spread = Spread(model, 64, GIB, 0.95, Given(**given), "causal")
+        return needs_for(spread, {"cuda": one}, lambda kind: topology.kinds({node().id: node()}, devices, kind))
+
+    refused = planned()["cuda"].unsupported
+    assert refused.code is Why.TP_OVER_PCIE
+    assert refused.sentence.startswith("TP4: tensor parallelism over PCIe 4.0 x16")
+    (told,) = planned(over_pcie=True).values()
+    assert (told.devices, told.linked, told.unsupported) == (4, False, None)
 
 
 def test_real_devices_of_one_node_run_the_ranks_of_the_causal_engine(tenant, version):
