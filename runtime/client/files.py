@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,9 @@ from typing import Final
 from runtime.client.errors import UsageError
 
 WEIGHTS: Final = frozenset({".safetensors", ".gguf"})
+GRAPH: Final = ".onnx"
+#: Where an ONNX model keeps its larger tensors: ``m.onnx.data``, ``m.onnx_data_1``.
+_GRAPH_DATA: Final = re.compile(r"\.onnx(\.data|_data(_[0-9]+)?)", re.IGNORECASE)
 COMPANIONS: Final = frozenset({".json", ".txt", ".jinja", ".model"})
 _READ_BYTES: Final = 4 * 1024**2
 
@@ -36,28 +40,48 @@ class Selection:
 
 
 def select(path: Path) -> Selection:
-    """Weights and their companions under ``path``: a model folder, or one GGUF file. Hidden files are passed over.
+    """Weights and their companions under ``path``: a model folder, one GGUF file, or one ONNX file with its data.
+
+    Hidden files are passed over. Where a folder has a model both ways, what is there in ONNX is left out.
 
     Raises:
         UsageError: there is nothing to upload; the text says what was looked for.
     """
     if path.is_file():
-        if path.suffix.lower() != ".gguf":
-            raise UsageError(f"{path} is no .gguf file; give a GGUF file, or the folder of a Hugging Face model.")
-        return Selection([LocalFile(path, path.name, path.stat().st_size)], [])
+        return Selection(list(_alone(path)), [])
     if not path.is_dir():
         raise UsageError(f"{path} does not exist.")
     files: list[LocalFile] = []
     left_out: list[str] = []
-    for source, name in _walk(path):
-        if source.suffix.lower() in WEIGHTS | COMPANIONS:
+    found = list(_walk(path))
+    graphs = not any(source.suffix.lower() in WEIGHTS for source, _name in found)
+    for source, name in found:
+        if source.suffix.lower() in WEIGHTS | COMPANIONS or (graphs and _is_graph(source)):
             files.append(LocalFile(source, name, source.stat().st_size))
         else:
             left_out.append(name)
-    if not any(file.source.suffix.lower() in WEIGHTS for file in files):
+    if not any(file.source.suffix.lower() in WEIGHTS | {GRAPH} for file in files):
         hint = f" It has {left_out[0]}: convert the weights to safetensors." if left_out else ""
-        raise UsageError(f"{path} has no .safetensors or .gguf file.{hint}")
+        raise UsageError(f"{path} has no .safetensors, .gguf or .onnx file.{hint}")
     return Selection(files, left_out)
+
+
+def _alone(path: Path) -> Iterator[LocalFile]:
+    kind = path.suffix.lower()
+    if kind not in (".gguf", GRAPH):
+        raise UsageError(
+            f"{path} is no .gguf or .onnx file; give such a file, or the folder of a Hugging Face or ONNX model."
+        )
+    yield LocalFile(path, path.name, path.stat().st_size)
+    for beside in sorted(path.parent.iterdir()) if kind == GRAPH else ():
+        rest = beside.name.removeprefix(path.stem)
+        if beside.is_file() and rest != beside.name and _GRAPH_DATA.fullmatch(rest):
+            yield LocalFile(beside, beside.name, beside.stat().st_size)
+
+
+def _is_graph(source: Path) -> bool:
+    name = source.name.lower()
+    return name.endswith(GRAPH) or _GRAPH_DATA.search(name) is not None
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:

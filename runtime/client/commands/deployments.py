@@ -8,13 +8,15 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from runtime.client import loglines, naming, output, verdicts, waiting
+from runtime.client import asking, loglines, naming, output, verdicts, waiting
 from runtime.client import session as sessions
 from runtime.client.errors import ApiError, NotReached, UsageError
 from runtime.client.output import field
 from runtime.client.session import Session
 
 READY_SECONDS = 1800.0
+#: The dry run's reason where no amount of room helps.
+NO_ENGINE = "NoEngine"
 
 DeploymentArg = Annotated[str, typer.Argument(help="Id of the deployment (or its beginning), or its endpoint's name.")]
 SetOption = Annotated[
@@ -58,9 +60,13 @@ def deploy(
     wanted = {"model": ref.model, "version": version, "config": config, "replicas": replicas}
     answer = session.api.post(session.path("fit"), wanted)
     if replicas and not answer["fits"]:
-        session.output.err.print(_fit_table(answer))
-        if not anyway:
-            raise NotReached(f"{_refusal(answer)} (--anyway deploys it all the same)")
+        session.output.err.print(fit_table(answer))
+        if answer["reason"] == NO_ENGINE:
+            raise NotReached(refusal(answer))
+        if answer["makes_room"]:
+            session.output.note("Others make room for it; it starts when they have.")
+        elif not anyway:
+            raise NotReached(f"{refusal(answer)} (--anyway deploys it all the same)")
     elif replicas:
         fitting = [row for row in answer["devices"] if row["fits"]]
         session.output.note(f"Fits: {output.size(answer['need']['total_bytes'])} on {len(fitting)} device(s)")
@@ -121,24 +127,24 @@ def fit(
     if session.output.form == "json":
         session.output.json(answer)
     else:
-        session.output.out.print(_fit_table(answer))
+        session.output.out.print(fit_table(answer))
     if not answer["fits"]:
-        raise NotReached(_refusal(answer))
+        raise NotReached(refusal(answer))
     session.output.note(str(answer.get("message") or ""))
 
 
-def _refusal(answer: Mapping[str, Any]) -> str:
+def refusal(answer: Mapping[str, Any]) -> str:
     """Why it does not fit, as the platform says it, and what would help."""
     help_ = f" It would fit if: {answer['would_fit_if']}." if answer.get("would_fit_if") else ""
     return f"{answer.get('message') or 'It fits on no device now.'}{help_}"
 
 
-def _fit_table(answer: Mapping[str, Any]) -> RenderableType:
+def fit_table(answer: Mapping[str, Any]) -> RenderableType:
     need = answer["need"]
     parts = [
         f"{name.removesuffix('_bytes').replace('_', ' ')} {output.size(need[name])}"
         for name in need
-        if name.endswith("_bytes")
+        if name.endswith("_bytes") and need[name]
     ]
     rows = output.table(
         verdicts.alike(answer["devices"]),
@@ -236,21 +242,13 @@ def delete(
     ident = naming.deployment_id(session, deployment)
     where = session.path("deployments", ident)
     if not yes:
-        _confirm(f"Delete the deployment {deployment}? What it serves now is finished first.")
+        asking.confirm(f"Delete the deployment {deployment}? What it serves now is finished first.", "deleted")
     session.api.delete(where)
     if wait:
         _await_gone(session, where, timeout)
     session.output.note(
         f"Deployment {ident} is {'gone' if wait else 'draining; it vanishes when nothing runs any more'}."
     )
-
-
-def _confirm(question: str) -> None:
-    try:
-        typer.confirm(question, abort=True, err=True)
-    except typer.Abort:
-        typer.echo(err=True)  # the question stands without an end of line
-        raise UsageError("Nothing was deleted. Answer y, or say --yes where nobody can be asked.") from None
 
 
 def _await_gone(session: Session, where: str, timeout: float) -> None:

@@ -124,8 +124,21 @@ def isolation(
     where = session.path("isolation")
     row = session.api.put(where, {"isolation": least}) if least else session.api.get(where)
     session.output.one(
-        row, [("tenant", session.tenant), ("required", row["isolation"]), ("set by", row["set_by"] or "nobody")]
+        row,
+        [
+            ("tenant", session.tenant),
+            ("required", row["isolation"]),
+            ("set by", row["set_by"] or "nobody"),
+            ("counts for", "what is placed from now on; what serves already goes on as it is"),
+        ],
     )
+
+
+def _wanted(row: Mapping[str, Any]) -> str:
+    """The instances that are wanted, as ``apply`` takes them; a profile that the GPU does not name is its number."""
+    profiles = ((row["facts"].get("mig") or {}).get("profiles")) or ()
+    names = {each["id"]: each["name"] for each in profiles}
+    return " ".join(f"{names.get(profile, profile)}@{start}" for profile, start in row["layout"] or ()) or "whole"
 
 
 def _tell(session: sessions.Session, row: Mapping[str, Any]) -> None:
@@ -133,7 +146,7 @@ def _tell(session: sessions.Session, row: Mapping[str, Any]) -> None:
         dict(row),
         [
             ("gpu", row["uuid"]),
-            ("wanted", " ".join(f"{profile}@{start}" for profile, start in row["layout"] or ()) or "whole"),
+            ("wanted", _wanted(row)),
             ("change", row["layout_phase"]),
             ("says", row["layout_message"]),
         ],

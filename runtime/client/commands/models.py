@@ -7,6 +7,7 @@ import typer
 
 from runtime.client import files, naming, output, waiting
 from runtime.client import session as sessions
+from runtime.client.commands import evaluation
 from runtime.client.errors import ApiError, ClientError, NotReached, UsageError
 from runtime.client.files import LocalFile
 from runtime.client.output import field
@@ -21,13 +22,18 @@ _FINISHED = frozenset({"ready", "rejected", "archived"})
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(upload)
-    app.command(name="models")(list_models)
+    group = typer.Typer(help="List the tenant's models; judge one before it is uploaded.")
+    group.callback(invoke_without_command=True)(list_models)
+    group.command()(evaluation.evaluate)
+    app.add_typer(group, name="models")
     app.command()(versions)
     app.command()(alias)
 
 
 def list_models(ctx: typer.Context) -> None:
-    """List the tenant's models."""
+    """List the tenant's models; judge one before it is uploaded."""
+    if ctx.invoked_subcommand is not None:
+        return
     session = sessions.of(ctx)
     rows = list(session.api.rows(session.path("models")))
     session.output.rows(
@@ -73,7 +79,9 @@ def alias(
 
 def upload(
     ctx: typer.Context,
-    path: Annotated[Path, typer.Argument(help="Folder of a Hugging Face model, or a .gguf file.", exists=False)],
+    path: Annotated[
+        Path, typer.Argument(help="Folder of a Hugging Face or ONNX model, a .gguf or an .onnx file.", exists=False)
+    ],
     model: Annotated[str, typer.Option("--model", "-m", help="Name of the model; made when it is new.")] = "",
     description: Annotated[str, typer.Option(help="What is new in this version.")] = "",
     isolation: Annotated[
@@ -109,8 +117,23 @@ def upload(
             ("architecture", final.get("architecture")),
             ("size", output.size(final.get("size_bytes"))),
             ("context", final.get("max_model_len") or ""),
+            ("needs", output.size((final.get("estimate") or {}).get("total_bytes"))),
+            *_ports(final.get("metadata") or {}),
         ],
     )
+
+
+def _ports(metadata: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Inputs and outputs of a model that is a graph: ``x FP32 [batch, 4]``."""
+    return [
+        (what, ", ".join(f"{each['name']} {each['datatype']} {_shape(each['shape'])}" for each in metadata[f"{what}s"]))
+        for what in ("input", "output")
+        if metadata.get(f"{what}s")
+    ]
+
+
+def _shape(dims: list[Any] | None) -> str:
+    return "of any shape" if dims is None else f"[{', '.join(str(each) for each in dims)}]"
 
 
 def _digests(session: Session, chosen: files.Selection) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.client import naming, output
+from runtime.client import asking, naming, output
 from runtime.client import session as sessions
 from runtime.client.output import Format, field
 from runtime.client.session import part
@@ -21,10 +21,10 @@ def register(app: typer.Typer) -> None:
     for verb, says in (
         ("cordon", "Place nothing new on a node."),
         ("uncordon", "Let a node take replicas again."),
-        ("remove", "Forget a node that will not come back."),
     ):
         group.command(name=verb, help=says)(_verb(verb))
     group.command()(drain)
+    group.command()(remove)
     group.command(name="fault-domain")(fault_domain)
     app.add_typer(group, name="nodes")
     one = typer.Typer(help="Devices (platform admins): list, show, events, care for them.", no_args_is_help=True)
@@ -204,6 +204,20 @@ def drain(
     row = session.api.post(where, {"accept_gap": accept_gap})
     lines = [("node", row["name"]), ("state", row["state"]), ("message", row.get("message"))]
     session.output.one(row, [*lines, ("replicas here", row.get("replica_count"))])
+
+
+def remove(
+    ctx: typer.Context,
+    node: Annotated[str, typer.Argument(help="Id or name of the node.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget a node that will not come back. What it still runs is taken for ended."""
+    session = sessions.of(ctx)
+    ident = naming.node_id(session.api, node)
+    if not yes:
+        asking.confirm(f"Remove the node {node}? What it held is given away, whether it still runs or not.", "removed")
+    row = session.api.post(f"/nodes/{part(ident)}/remove") or {}
+    session.output.one(row, [("node", row.get("name", node)), ("state", row.get("state"))])
 
 
 def _verb(verb: str) -> Callable[[typer.Context, str], None]:

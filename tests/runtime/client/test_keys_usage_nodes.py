@@ -90,6 +90,7 @@ def test_a_machine_joins_with_the_token_and_is_steered_by_name(admin, shell):
     assert "Nothing was said." in shell("devices", "events", "--like", "no-such-node").err
     assert shell("nodes", "cordon", "mill-1", "-o", "json").json["state"] == "cordoned"
     assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
+    assert "Nothing was removed" in shell("nodes", "remove", "mill-1", want=2).err
     assert "Replicas stop now." in shell("nodes", "drain", "mill-1", "--accept-gap").out
     assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
 

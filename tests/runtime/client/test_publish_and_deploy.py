@@ -1,10 +1,12 @@
 """From a folder on disk to a deployment that serves, as a person does it."""
 
+import re
+
 from catalog.models import ModelVersion, Upload
 from kernel import scope
 from ledger.models import AuditEvent
 from runtime.client import tus
-from tests.build import catalog
+from tests.build import catalog, onnx
 
 
 def versions():
@@ -36,6 +38,30 @@ def test_a_gguf_file_is_uploaded_alone(signed_in, shell, tmp_path):
     file = tmp_path / "tiny.gguf"
     file.write_bytes(catalog.gguf())
     assert shell("upload", file, "-o", "json").json["format"] == "gguf"
+
+
+def test_an_onnx_file_comes_with_its_data_and_tells_its_inputs(signed_in, shell, tmp_path):
+    external = {"location": "sight.onnx.data", "length": 128}
+    weights = [onnx.tensor("w1", [4, 8], external=external), onnx.tensor("w2", [8, 2])]
+    (tmp_path / "sight.onnx").write_bytes(onnx.model(onnx.perceptron(weights)))
+    (tmp_path / "sight.onnx.data").write_bytes(bytes(128))
+    (tmp_path / "other.onnx.data").write_bytes(b"not of this model")
+    said = shell("upload", tmp_path / "sight.onnx")
+    assert re.search(r"input +x FP32 \[batch, 4\]", said.out)
+    (version,) = versions()
+    size = (tmp_path / "sight.onnx").stat().st_size
+    assert (version.state, version.format, version.size_bytes) == ("ready", "onnx", size + 128)
+    refused = shell("deploy", "sight:1", "-e", "sight", "--no-wait", want=6).err
+    assert "No engine here runs ONNX models" in refused
+    assert "--anyway" not in refused
+
+
+def test_a_folder_with_both_sends_what_is_served(signed_in, shell, folder):
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(onnx.model())
+    said = shell("upload", folder, "-m", "demo")
+    assert "onnx/model.onnx" in said.err
+    assert versions()[0].format == "huggingface"
 
 
 def test_a_rejected_version_says_why(signed_in, shell, folder):
@@ -73,8 +99,8 @@ def test_what_is_no_model_is_refused_before_anything_is_sent(signed_in, shell, t
     empty.mkdir()
     text.write_text("x")
     assert "does not exist" in shell("upload", tmp_path / "nothing", want=2).err
-    assert "no .gguf" in shell("upload", text, want=2).err
-    assert "no .safetensors or .gguf" in shell("upload", empty, want=2).err
+    assert "no .gguf or .onnx" in shell("upload", text, want=2).err
+    assert "no .safetensors, .gguf or .onnx" in shell("upload", empty, want=2).err
     assert versions() == []
 
 
@@ -137,6 +163,15 @@ def test_what_waits_says_why_per_device_and_what_would_help(signed_in, shell, fo
     said = " ".join(shell("status", "demo").out.split())
     assert "small-1" in said
     assert "It would fit if: " in said
+
+
+def test_what_others_make_room_for_is_deployed_without_more_words(signed_in, shell, folder):
+    shell("upload", folder, "-m", "demo")
+    need = versions()[0].estimate["total_bytes"]
+    signed_in.worker.join_agent(name="one-1", memory_bytes=need * 3 // 2)
+    shell("deploy", "demo", "-e", "lowly", "--priority", "low", "--wait")
+    said = shell("deploy", "demo", "-e", "chat", "--no-wait")
+    assert "Others make room for it" in said.err
 
 
 def test_waiting_ends_with_what_is_the_matter(signed_in, shell, folder):
