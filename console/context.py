@@ -42,7 +42,7 @@ def _section(request: HttpRequest) -> str:
     if match is None:
         return ""
     below = match.route.removeprefix("t/<slug:slug>/").removeprefix("platform/").split("/")[0]
-    return {"devices": "gpus"}.get(below, below)
+    return {"devices": "gpus", "evaluation": "models"}.get(below, below)
 
 
 def _around(place: Place, section: str) -> dict[str, Any]:

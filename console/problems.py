@@ -110,7 +110,7 @@ _TEXTS: Final[dict[str, str | Promise]] = {
     "gateway_not_found": _("There is no such gateway."),
     "upload_not_found": _("There is no such upload here."),
     "quota_group_not_found": _("There is no such quota group."),
-    "quota_group_in_use": _("Tenants are in this group. Take them out of it first."),
+    "quota_group_exists": _("A group with this name exists already. Choose another name."),
     "too_many_deployments": _("The tenant has as many deployments as it may. Delete one first."),
     "too_many_endpoints": _("The tenant has as many endpoints as it may. Delete one first."),
     "too_many_models": _("The tenant has as many models as it may. Delete one first."),
@@ -170,10 +170,12 @@ _BEGINNINGS: Final[dict[str, str | Promise]] = {
     "not_found": _("This does not exist here."),
     "precondition_failed": _("Somebody changed this in the meantime. Load it again."),
     "quota_exceeded": _("The tenant’s quota does not suffice."),
+    "quota_group_in_use": _("Tenants are in this group."),
     "too_large": _("This is larger than what is taken."),
     "unavailable": _("This does not answer at the moment."),
     "unprocessable": _("This cannot be done as asked."),
     "version_not_ready": _("The version is not ready."),
+    "no_engine": _("No engine here runs models of this format. The version is kept; upload another format to deploy."),
     "weak_password": _("This password is too weak."),
 }
 

@@ -18,6 +18,7 @@ from console.presenters import reasons, samples
 from console.presenters.isolation import REQUIRED
 from console.web import Here, done, tenant_page
 from kernel import errors
+from scheduling.fit import Fit
 from scheduling.fit import fit as dry_run
 from serving import selectors as serving
 from serving import services
@@ -137,18 +138,22 @@ class DeployForm(forms.Form):
 
     def config(self) -> dict[str, Any]:
         """The serving config: what differs from the default."""
-        chosen = {}
-        for name in _SETTINGS:
-            value = self.cleaned_data.get(name)
-            if value in (None, "") or value == getattr(_DEFAULT, name, None):
-                continue
-            chosen[name] = value
-        return chosen
+        return settings_among(self.cleaned_data)
 
     def model_and_number(self) -> tuple[str, str]:
         """The chosen version."""
         model, _colon, number = self.cleaned_data["version"].rpartition(":")
         return model, number
+
+
+def settings_among(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings among the values of a form: what differs from the default."""
+    found = {name: values.get(name) for name in _SETTINGS}
+    return {
+        name: value
+        for name, value in found.items()
+        if value not in (None, "") and value != getattr(_DEFAULT, name, None)
+    }
 
 
 def _initial(request: HttpRequest, versions: list[tuple[str, str]]) -> dict[str, Any]:
@@ -202,11 +207,7 @@ def fit(request: HttpRequest, here: Here) -> HttpResponse:
         answer = dry_run(
             actor=here.actor, tenant=here.tenant, model=model, version=number, config=config, replicas=data["replicas"]
         )
-        context["fit"] = dataclasses.asdict(answer) | {"ranks": answer.need["devices"] * answer.need["stages"]}
-        ranked = sorted(answer.devices, key=lambda device: not device["fits"])
-        groups = reasons.together(ranked, *_ALIKE)
-        context["shown"], context["folded"] = groups[:MAX_SHOWN], groups[MAX_SHOWN:]
-        context["folded_count"] = sum(len(group.uuids) for group in groups[MAX_SHOWN:])
+        context |= shown(answer)
     except errors.PlatformError as exc:
         context["refusal"] = problems.describe(exc)
         context["code"] = exc.code
@@ -214,8 +215,23 @@ def fit(request: HttpRequest, here: Here) -> HttpResponse:
     return render(request, "console/parts/fit.html", context)
 
 
+def shown(answer: Fit) -> dict[str, Any]:
+    """The dry run's answer as ``parts/fit.html`` shows it: devices that say the same together, those that fit first."""
+    groups = reasons.together(sorted(answer.devices, key=lambda device: not device["fits"]), *_ALIKE)
+    return {
+        "fit": dataclasses.asdict(answer) | {"ranks": answer.need["devices"] * answer.need["stages"]},
+        "shown": groups[:MAX_SHOWN],
+        "folded": groups[MAX_SHOWN:],
+        "folded_count": sum(len(group.uuids) for group in groups[MAX_SHOWN:]),
+    }
+
+
+def settings_as_options(config: dict[str, Any]) -> str:
+    """A serving config as options of the command line."""
+    return " ".join(f"--set {name}={_cli_value(value)}" for name, value in config.items())
+
+
 def _as_code(here: Here, data: dict[str, Any], model: str, number: str, config: dict[str, Any]) -> list[samples.Sample]:
-    sets = " ".join(f"--set {name}={_cli_value(value)}" for name, value in config.items())
     cli = samples.command(
         "deploy",
         f"{model}:{number}",
@@ -230,7 +246,7 @@ def _as_code(here: Here, data: dict[str, Any], model: str, number: str, config: 
         **({"priority": data["priority"]} if data["priority"] else {}),
     }  # fmt: skip
     rest = samples.rest(settings.PUBLIC_URL, "POST", f"/tenants/{here.tenant.slug}/deployments", body)
-    return [samples.Sample(cli.lang, f"{cli.text} {sets}".strip()), rest]
+    return [samples.Sample(cli.lang, f"{cli.text} {settings_as_options(config)}".strip()), rest]
 
 
 def _cli_value(value: Any) -> str:

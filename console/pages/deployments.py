@@ -66,7 +66,7 @@ def _row(deployment: Deployment) -> dict[str, Any]:
 def detail(request: HttpRequest, here: Here, deployment_id: uuid.UUID, tab: str = "overview") -> HttpResponse:
     """One deployment."""
     if tab not in TABS:
-        raise errors.NotFound("There is no such page.")
+        raise errors.NotFound(_("There is no such page."))
     found = access.access_deployment(here.actor, here.tenant, deployment_id)
     whole = selectors.deployment_detail(found)
     live = [placed for placed in whole.replicas if placed.replica.state != "stopped"]

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from catalog import access, selectors, services
+from catalog import access, configs, selectors, services
 from console import queries
 from console.presenters import hbm, measured
 from console.web import Here, Undo, done, refused, tenant_page
@@ -19,6 +19,8 @@ from quotas.amount import Kind
 from tenants.roles import Permission
 
 PER_PAGE = 30
+#: Facts that the estimate on the page already says in bytes.
+_ESTIMATED = frozenset({"largest_weight_bytes", "stated_shapes"})
 
 
 @tenant_page
@@ -91,22 +93,16 @@ def version(request: HttpRequest, here: Here, model: str, number: int) -> HttpRe
     line = version_line(selectors.version_detail(found), queries.served_by(here.tenant))
     row = line["version"]
     estimate = row.estimate or {}
-    memory = hbm.Memory(
-        total=int(estimate.get("total_bytes", 0)),
-        other=int(estimate.get("context_bytes", 0)),
-        weights=int(estimate.get("weights_bytes", 0)),
-        workspace=int(estimate.get("workspace_bytes", 0)),
-        used=int(estimate.get("kv_floor_bytes", 0)),
-        high=2.0,  # a need is no level: no watermark
-        critical=2.0,
-    )
     context = {
         **line,
         "model": row.model,
         "estimate": estimate,
-        "memory": memory,
+        "memory": hbm.of_need(estimate),
         "compared": measured.compared(line["served"]),
         "facts": _facts(row.metadata or {}),
+        "ports": _ports(row.metadata or {}),
+        "warnings": [each["message"] for each in (row.metadata or {}).get("warnings", ()) if row.format == "onnx"],
+        "no_engine": configs.no_engine(configs.DEFAULTS, row.format) if row.state == "ready" else "",
         "resume": resume_data(here, row, line["files"]) if row.state == "uploading" else None,
         "may_publish": here.can(Permission.PUBLISH),
         "may_deploy": here.can(Permission.DEPLOY),
@@ -116,10 +112,25 @@ def version(request: HttpRequest, here: Here, model: str, number: int) -> HttpRe
 
 def _facts(metadata: dict[str, Any]) -> list[tuple[str, Any]]:
     """What the check noted beside what the page says in words, under the names of the model's own config."""
-    return [
+    found = [
         (name, str(value).lower() if isinstance(value, bool) else value)
         for name, value in sorted(metadata.items())
-        if isinstance(value, int | float | str) and value != ""
+        if isinstance(value, int | float | str) and value != "" and name not in _ESTIMATED
+    ]
+    sets = metadata.get("operator_sets") or {}
+    return found + [("operator_sets", ", ".join(f"{name} {number}" for name, number in sets.items()))] * bool(sets)
+
+
+def _ports(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """Inputs and outputs of a graph, shapes as text; none of a decoder."""
+    return [
+        {
+            **{key: each[key] for key in ("name", "datatype")},
+            "input": what == "inputs",
+            "shape": _("any shape") if each["shape"] is None else f"[{', '.join(map(str, each['shape']))}]",
+        }
+        for what in ("inputs", "outputs")
+        for each in metadata.get(what) or ()
     ]
 
 

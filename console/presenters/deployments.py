@@ -7,6 +7,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from console.presenters import codewords
+
 CONDITIONS: Final[dict[str, str | Promise]] = {
     "Available": gettext_lazy("Available"),
     "Progressing": gettext_lazy("Progressing"),
@@ -57,6 +59,6 @@ def conditions(found: Any) -> list[Condition]:
         if condition.type == "Progressing":
             label = label if holds else _("Settled")
         elif not holds:
-            label = f"{label}: {condition.reason}"
+            label = _("%(label)s: %(why)s") % {"label": label, "why": codewords.coded(condition.reason).text}
         shown.append(Condition(label, glyph, condition.reason, condition.message))
     return shown

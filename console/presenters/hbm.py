@@ -92,6 +92,19 @@ def of_ledger(ledger: Any) -> Memory | None:
     )
 
 
+def of_need(need: Mapping[str, Any]) -> Memory:
+    """From what one replica needs by the estimate. A need is no level, so there is no watermark."""
+    return Memory(
+        total=int(need.get("total_bytes") or 0),
+        other=int(need.get("context_bytes") or 0),
+        weights=int(need.get("weights_bytes") or 0),
+        workspace=int(need.get("workspace_bytes") or 0),
+        used=int(need.get("kv_floor_bytes") or 0),
+        high=2.0,
+        critical=2.0,
+    )
+
+
 def together(members: Iterable[Memory | None]) -> Memory | None:
     """Several memories as one, with the highest member's level as ``peak``; ``None`` when there is none."""
     known = [member for member in members if member is not None and member.total]

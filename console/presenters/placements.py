@@ -6,6 +6,7 @@ from django.utils.translation import gettext_noop as _
 from django.utils.translation import pgettext_lazy
 
 PLACES: Final = (
+    _("Placed on %(device)s of node %(node)s."),
     _("Placed on %(device)s of %(node)s."),
     _("Goes to %(device)s."),
     _("There is no device in the fleet yet: join a node first."),
@@ -24,6 +25,11 @@ PLACES: Final = (
     _("A whole device is required; %(device)s is a MIG instance."),
     _("A limit on multiprocessors is kept by MPS; %(device)s is a MIG instance."),
     _("Needs %(count)s devices together over NVLink; node %(node)s has %(free)s that could."),
+    _("Needs %(count)s devices together in groups of %(part)s over NVLink; node %(node)s has %(free)s that could."),
+    _(
+        "The %(engine)s engine divides experts like every other matrix and does not spread them: use tensor_parallel "
+        "instead of expert_parallel."
+    ),
     _("The version's facts do not say what it needs (%(why)s)."),
     _("A memory limit of %(size)s is too small: one replica needs %(need)s."),
     _("%(placed)s of %(total)s replicas would find a place. %(why)s"),
@@ -55,6 +61,7 @@ PLACES: Final = (
     _("Scale another deployment down"),
     _("Archive and delete versions that are no longer needed"),
     _("Others end to make room for it; it starts when they have."),
+    _("Deployed all the same, others make room for it: lower priorities, and what is above a guarantee. %(why)s"),
     _("It gave its place back: it was above what is guaranteed to the tenant, and was claimed. %(why)s"),
     _("It gave its place to %(name)s, which has a higher priority. %(why)s"),
     _("It gave its place back: it was above what is guaranteed to the tenant, and was claimed."),
@@ -75,12 +82,20 @@ PLANS: Final = (
     _("%(heads)s attention heads do not divide by %(ranks)s"),
     _("%(heads)s KV heads and %(ranks)s ranks do not divide"),
     _("an MLP of %(size)s inner values does not divide by %(ranks)s"),
+    _("experts of %(size)s do not divide by %(ranks)s into blocks of %(block)s"),
+    _("%(count)s experts do not divide by %(ranks)s"),
+    _("%(ranks)s ranks of experts are no multiple of the %(count)s that share attention"),
+    _("expert parallelism is for mixture-of-experts models, and this one is dense: it has no experts to spread"),
     _("nothing joins the groups of devices that it needs"),
+    _("%(layers)s layers are fewer than %(count)s stages"),
+    _("the engine cannot run this architecture in stages"),
+    _("%(ranks)s ranks need one node of %(count)s devices; the largest has %(most)s"),
     _("%(ranks)s ranks need one domain of %(count)s; the largest has %(most)s"),
     _(
         "tensor parallelism over %(link)s: %(bytes)s bytes per token and rank in %(calls)s all-reduces "
         "per step; say tp_over_pcie, or use stages"
     ),
+    _("all-to-all over %(link)s: %(bytes)s bytes per token and rank; say tp_over_pcie, or use stages"),
     _("%(weights)s of weights and %(size)s of workspace per device do not fit %(total)s: short by %(more)s"),
     _(
         "%(weights)s of weights and %(size)s of workspace per device leave %(total)s: %(free)s tokens "
@@ -101,6 +116,7 @@ ADVICE: Final = (
     _("%(first)s Besides: %(rest)s"),
     _("the tenant's quota were larger, or it held less"),
     _("a node with a CPU or GPU joined the fleet"),
+    _("the model were uploaded in a format that an engine here runs"),
     _("a node with a free device of what it needs joined the fleet"),
     _("more devices of this kind joined, or it were split less"),
     _("%(size)s more were free on %(device)s of node %(node)s: %(acts)s"),
@@ -112,6 +128,7 @@ ADVICE: Final = (
     _("store its weights as %(kind)s"),
     _("lower max_model_len or the KV cache by %(size)s"),
     _("lower max_model_len or the KV cache"),
+    _("lower max_num_seqs"),
     _("lower thread_percentage"),
     _("lower num_threads"),
     _("%(share)s %% more of the compute of %(device)s were free on node %(node)s: %(acts)s"),
@@ -126,6 +143,7 @@ ADVICE: Final = (
     _("%(device)s were well again"),
     _("tp_over_pcie were set, or it were spread in stages (pipeline_parallel)"),
     _("another number of ranks were asked for, or none: one that works is chosen then"),
+    _("another way were asked for, or none: one that works is chosen then"),
     _("fewer ranks were asked for, or none: a number that works is chosen then"),
     _("its weights were smaller (quantization), layers waited in host memory, or a device were larger"),
     _("%(device)s were free of shares of the class %(isolation)s"),

@@ -30,8 +30,17 @@ WORDS: Final[dict[str, str | Promise]] = {
     "NoDevices": _("No devices"),
     "NeedUnknown": _("Need unknown"),
     "QuotaExceeded": _("Quota exceeded"),
+    "NoEngine": _("No engine runs it"),
     "MakingRoom": _("Others make room"),
     "WaitingForPlacement": _("Waiting for a place"),
+    "TpOverPcie": _("Only over PCIe"),
+    "NotDivisible": _("Does not divide"),
+    "TooLarge": _("Too large"),
+    "TooManyRanks": _("Too many ranks"),
+    "NotJoined": _("Nothing joins the devices"),
+    "NotSupported": _("Not supported"),
+    "NotNeeded": _("Not needed"),
+    "OtherAskedFor": _("Another way is asked for"),
 }
 
 

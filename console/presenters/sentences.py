@@ -15,7 +15,9 @@ from django.utils.translation import get_language, gettext, pgettext
 from django.utils.translation import gettext_noop as _
 
 from console.presenters import glyphs, reasons
+from console.presenters.faulted import FAULTS
 from console.presenters.placements import ADVICE, COUNTED, PLACES, PLANS
+from console.presenters.rejections import REJECTIONS
 
 
 class Said(NamedTuple):
@@ -52,6 +54,7 @@ _SERVING: Final = (
     _("Its node was removed from the fleet."),
     _("Its node is being drained."),
     _("One replica less is wanted."),
+    _("More replicas run than are wanted; this one ends."),
     _("The deployment is being deleted."),
     _("Trying again after a failure."),
     _("The model answers."),
@@ -145,18 +148,69 @@ _FLEET: Final = (
     _("Nothing runs here; the node can be taken out."),
 )
 
+_QUOTAS: Final = (
+    _("%(needed)s %(counted)s cannot be guaranteed: the limit is %(limit)s."),
+    _("%(needed)s %(counted)s would be guaranteed in the group %(name)s; it may hold %(limit)s."),
+    _("Guaranteed to tenants of the group %(name)s: %(needed)s %(counted)s. A limit of %(limit)s could not keep that."),
+    _("Use 1 to 40 lower-case letters, digits and hyphens; begin with a letter or digit."),
+    _("Tenants are in the group %(name)s: %(names)s. Take them out of it first."),
+)
+
 _UPLOADS: Final = (
     _("Nothing was sent for too long."),
     _("It was not finished in time. Make a new version, upload its files and finalize it."),
     _("Its version was deleted."),
     _("The version takes no more files."),
+    _("No engine here runs %(name)s models. The version is kept, and what it needs of a device is known."),
+    _(
+        "The file states the shapes of few of the values between its nodes, so the workspace is a guess. Run ONNX "
+        "shape inference (onnx.shape_inference.infer_shapes_path) on it and upload the result as a new version."
+    ),
+)
+#: What checks say of a config.json, after an upload and before one.
+_MODELS: Final = (
+    _("%(first)s Its size cannot be told from config.json either: %(why)s"),
+    _("it has several parts. Give the text_config of it alone."),
+    _("it is no decoder that goes on with a text."),
+    _("some of its layers are no attention."),
+    _("its MLPs have no gate."),
+    _("its dense layers and those with experts are of sizes of their own."),
+    _("it has experts, but their number stands under none of %(names)s."),
+    _(
+        "The architecture is not stated and is not served here: it keeps keys and values compressed (multi-head latent "
+        "attention), which no engine here computes. Served are: %(names)s."
+    ),
+    _("The architecture is not stated and is not served here. Served are: %(names)s."),
+    _(
+        "The architecture %(name)s is not served here: it keeps keys and values compressed (multi-head latent "
+        "attention), which no engine here computes. Served are: %(names)s."
+    ),
+    _("The architecture %(name)s is not served here. Served are: %(names)s."),
+    _("The weights are quantized in a way that is not served. Upload the original weights, or a GGUF file."),
+    _("The activation %(what)s is not served, only %(names)s. Choose another model."),
+    _("config.json sets %(what)s, which is not served. Choose another model."),
+    _("The rotary embedding %(what)s is not served, only %(names)s. Choose another model."),
+    _(
+        "%(name)s asks for code that comes with the model (auto_map). Uploaded code is never run: use a version of the "
+        "model that transformers supports by itself, and remove auto_map."
+    ),
+    _("%(name)s: %(what)s is missing; it has to be a whole number from %(low)s to %(high)s. Export the model again."),
+    _("%(name)s: %(what)s is %(told)s; it has to be a whole number from %(low)s to %(high)s. Export the model again."),
+    _("%(name)s: %(heads)s attention heads cannot share %(kv_heads)s key/value heads. Export it again."),
+    _("%(name)s: a token cannot visit %(visited)s of %(experts)s experts. Export it again."),
+    _("%(name)s: %(what)s is not an object. Export the model again."),
+    _("%(name)s: mlp_only_layers is no list of numbers. Export it again."),
+    _("config.json makes a model of %(told)s parameters; at most %(most)s can be. Export it again."),
+    _("A config.json has at most %(most)s bytes here."),
+    _("This is no JSON (%(told)s). Take the whole config.json of the model."),
+    _("This is no JSON object. Take the whole config.json of the model."),
 )
 #: What a part looks like where anything at all would take too much or too little.
 _PART: Final = {
-    "value": r"[\d.,]+(?: \S+)?", "why": r".*?", "plan": r"(?:one device|[TPE]P\d+[^:]*)",
+    "value": r"[\d.,]+(?: \S+)?", "xid": r"\d+", "why": r".*?", "plan": r"(?:one device|[TPE]P\d+[^:]*)",
     "health": "|".join(glyphs.GLYPHS["gpu"]), "counted": "|".join(f"{text}s?" for text in COUNTED), "above": r".*?",
 }  # fmt: skip
-_SAID_AGAIN: Final = ("why", "source", "measure", "first", "rest", "plan", "above", "remedy")
+_SAID_AGAIN: Final = ("why", "span", "source", "measure", "first", "rest", "plan", "above", "remedy")
 _PERCENT: Final = re.compile(r"([\d.,]+) %")
 MAX_LENGTH: Final = 2000
 
@@ -175,6 +229,9 @@ def _said(sentence: str, _language: str) -> Said:
         if match := pattern.fullmatch(sentence):
             values = {name: _part(name, part) for name, part in match.groupdict().items()}
             return Said(gettext(text) % values, True)
+    if sentence.endswith(".") and sentence[:1].isupper():  # what a node said, made a sentence of
+        fact = _said(f"{sentence[0].lower()}{sentence[1:-1]}", _language)
+        return Said(gettext("%(fact)s.") % {"fact": fact.text}, True) if fact.is_translated else Said(sentence, False)
     return Said(sentence, False)
 
 
@@ -206,7 +263,21 @@ def _counted(text: str) -> str:
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple(_compiled((*ADVICE, *_SERVING, *_ROLLOUTS, *_JUDGE, *_FLEET, *PLACES, *PLANS, *_UPLOADS)))
+    rooms = (
+        *_SERVING,
+        *_ROLLOUTS,
+        *_JUDGE,
+        *_FLEET,
+        *PLACES,
+        *PLANS,
+        *_UPLOADS,
+        *_MODELS,
+        *_QUOTAS,
+        *REJECTIONS,
+        *FAULTS,
+    )
+    # A pattern that begins with any words at all would take the beginning of a longer sentence for its part.
+    return tuple(_compiled((*ADVICE, *sorted(rooms, key=lambda text: text.startswith("%(")))))
 
 
 def _compiled(texts: tuple[str, ...]) -> Iterator[tuple[re.Pattern[str], str]]:

@@ -12,13 +12,15 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import get_language, ngettext, pgettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
 
-from console.presenters import amounts, charts, glyphs, hbm, icons, limits, sentences
+from console.presenters import amounts, charts, codewords, glyphs, hbm, icons, limits, reasons, sentences
 from console.presenters import isolation as isolations
+from console.presenters import quotas as quota_amounts
 from console.web import UNDO_TAG
 from kernel import clock
+from quotas.amount import Amount, Kind
 
 register = template.Library()
 _HIDDEN = SafeString(' class="sr"')
@@ -49,7 +51,7 @@ def state(kind: str, name: object, word: str = "", title: str = "", only_icon: b
     glyph = glyphs.of(kind, str(name))
     markup = mark_safe(glyph.markup)  # noqa: S308  (our own constants)
     text = word or str(glyph.word)
-    hint = sentences.said(title).text or (text if only_icon else "")
+    hint = codewords.coded(sentences.said(title).text).text or (text if only_icon else "")
     said = format_html(' title="{}"', hint) if hint else ""
     return format_html(
         '<span class="state {}"{}><svg viewBox="0 0 14 14" aria-hidden="true">{}</svg><span{}>{}</span></span>',
@@ -64,6 +66,35 @@ def said(sentence: str) -> str | SafeString:
     if found.is_translated or not found.text:
         return found.text
     return format_html('<span lang="en">{}</span>', found.text)
+
+
+@register.simple_tag
+def plan_refusal(sentence: str, code: str = "") -> str | SafeString:
+    """Why a way over several devices is not taken: the sentence, or where it is not known the code in words with it."""
+    found = sentences.said(sentence or "")
+    if found.is_translated or not code or (get_language() or "en").startswith("en"):
+        return said(sentence)
+    return format_html('{} (<span lang="en">{}</span>)', reasons.word(code), found.text)
+
+
+@register.simple_tag
+def code(name: str, classes: str = "", *, tag: str = "span", title: str = "") -> SafeString | str:
+    """A code of a room: as it is in English, else in words with the code (or ``title``, a sentence) behind them."""
+    if not name:
+        return ""
+    found = codewords.coded(name)
+    hint = sentences.said(title).text or ("" if found.is_code else name)
+    looks = " ".join(part for part in ("mono" if found.is_code else "", classes) if part)
+    attributes = format_html(' class="{}"', looks) if looks else ""
+    said = format_html(' title="{}"', hint) if hint else ""
+    wrapped = mark_safe(tag)  # noqa: S308  (a word of ours in a template)
+    return format_html("<{}{}{}>{}</{}>", wrapped, attributes, said, found.text, wrapped)
+
+
+@register.filter
+def code_text(name: str) -> str:
+    """The same as text alone; what is no code of a room stays as it is."""
+    return codewords.coded(name).text
 
 
 @register.simple_tag
@@ -201,6 +232,18 @@ def memory(value: float | None) -> SafeString:
 def gpus(value: float | None) -> str:
     """Thousandths of a GPU as GPUs: 2500 is 2.5."""
     return "" if value is None else f"{value / 1000:g}"
+
+
+@register.filter
+def quota_number(kind: Kind, amount: Amount) -> str:
+    """An amount of a quota without its kind: 2.5, 1.5 GiB, no limit."""
+    return quota_amounts.number(kind, amount)
+
+
+@register.filter
+def quota_word(kind: Kind) -> str:
+    """What a quota counts, as the head of a column."""
+    return str(quota_amounts.WORDS[kind])
 
 
 @register.filter

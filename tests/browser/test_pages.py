@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from playwright.sync_api import Page, WebSocketRoute, expect
 
 from tests.browser import world
 from tests.browser.conftest import Site, Visitor
+from tests.build.outlines import DEEPSEEK_V3
 
 pytestmark = pytest.mark.browser
 TENANT_PAGES = (
-    "", "models/", "models/upload/", "models/tiny-chat/", "models/tiny-chat/versions/1/", "deployments/",
+    "", "models/", "models/upload/", "models/tiny-chat/", "models/tiny-chat/versions/1/", "evaluation/", "deployments/",
     "deployments/new/?model=tiny-chat", "deployments/{deployment}/", "deployments/{deployment}/metrics/",
     "deployments/{deployment}/logs/", "deployments/{deployment}/events/", "deployments/{deployment}/configuration/",
     "deployments/{deployment}/access/", "deployments/{deployment}/api/", "rollouts/", "rollouts/{rollout}/",
@@ -28,6 +30,7 @@ PLATFORM_PAGES = (
     "devices/?device=CPU-0",
     "layouts/",
     "quotas/",
+    "quotas/groups/ports/",
     "faults/",
     "nodes/",
     "tenants/",
@@ -101,6 +104,17 @@ def test_pages_fit_a_phone(visitor_of: Callable[..., Visitor], site: Site) -> No
     assert not wide
     page.get_by_role("button", name="Menu").click()
     expect(page.get_by_role("navigation").first).to_be_visible()
+
+
+def test_a_config_is_judged_before_an_upload(visitor_of: Callable[..., Visitor], site: Site, tmp_path: Path) -> None:
+    page = visitor_of(world.VIEWER).open("/t/harbor/models/")
+    page.get_by_role("link", name="Will it fit?").click()
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    page.locator("#evaluation-file").set_input_files(tmp_path / "config.json")
+    expect(page.locator("#evaluation")).to_contain_text("An upload would be rejected.")
+    page.get_by_label("Context length").fill("8192")
+    expect(page.locator("#evaluation")).to_contain_text("--set max_model_len=8192")
+    assert not found_by_axe(page) + leaving(page)
 
 
 def test_a_foreign_tenant_does_not_exist(visitor_of: Callable[..., Visitor], site: Site) -> None:

@@ -19,7 +19,7 @@ def seed() -> dict[str, Any]:
     """Two tenants, people with every role, a ready model, a node with two devices, a deployment with replicas."""
     from kernel import actors
     from quotas.amount import Amount, Kind
-    from quotas.services import set_quota
+    from quotas.services import set_group, set_quota
     from tenants.roles import Role
     from tests.build import controlplane as build
 
@@ -34,7 +34,9 @@ def seed() -> dict[str, Any]:
     _fleet()
     actor = build.actor_for(owner)
     facts = {**_deployed(harbor, actor), "foreign": _deployed(lantern, build.actor_for(build.owner_of(lantern)))}
-    set_quota(actor=actors.system("tests"), tenant=lantern, changes={Kind.STORAGE_BYTES: Amount.of(1024**2)})
+    set_group(actor=actors.system("tests"), name="ports", changes={Kind.REPLICAS: Amount.of(90)})
+    storage = {Kind.STORAGE_BYTES: Amount.of(1024**2)}
+    set_quota(actor=actors.system("tests"), tenant=lantern, changes=storage, group="ports")
     return {**facts, **_rollouts(harbor, actor)}
 
 

@@ -12,7 +12,7 @@ from serving.services import deploy_version
 from tenants import services
 from tenants.models import ApiKey, Member, Tenant, User
 from tenants.roles import Role
-from tests.build import catalog
+from tests.build import catalog, onnx
 from tests.build.controlplane import PASSWORD, actor_for, make_member, make_tenant, make_user, owner_of
 from tests.build.rollouts import Story
 
@@ -185,6 +185,27 @@ def test_a_rejected_version_says_why_and_an_unfinished_one_what_is_missing(tenan
     assert data["files"] == [
         {"path": "model.gguf", "size": 10, "sha256": "0" * 64, "verified": False, "offset": 0, "url": None}
     ]
+
+
+def test_a_graph_shows_inputs_and_outputs_and_that_nothing_runs_it(tenant: Tenant) -> None:
+    catalog.checked_version(tenant, {"m.onnx": onnx.model()}, model=catalog.make_model(tenant, "sight"))
+    client = signed_in(owner_of(tenant))
+    page = client.get("/t/harbor/models/sight/versions/1/").content.decode()
+    assert "No engine here runs ONNX models." in page
+    assert re.search(r"<td[^>]*>x</td><td>input</td><td[^>]*>FP32</td><td[^>]*>\[batch, 4\]</td>", page)
+    assert "Where would it fit?" in page
+    assert "KV cache, at least" not in page
+    assert "Context length" not in page
+    body = {
+        "version": "sight:1", "endpoint": "sight", "replicas": "1", "weight": "100", "dtype": "float32",
+        "max_num_seqs": "32", "max_num_batched_tokens": "512",
+    }  # fmt: skip
+    answer = client.post("/t/harbor/deployments/new/fit/", body).content.decode()
+    assert "No engine here runs ONNX models." in answer
+    assert "You can deploy anyway" not in answer
+    refused = client.post("/t/harbor/deployments/new/", body)
+    assert refused.status_code == 422
+    assert "(no_engine)" in refused.content.decode()
 
 
 def test_the_fit_check_refuses_with_a_reason_per_device(tenant: Tenant) -> None:

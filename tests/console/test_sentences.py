@@ -9,7 +9,12 @@ import pytest
 from django.utils import translation
 
 from console.presenters import placements, reasons, sentences
+from console.templatetags.console import plan_refusal
+from scheduling import whynot
 from scheduling.feasible import Reason
+from scheduling.links import PCIE4, all_to_all
+from scheduling.ranks import ModelFacts
+from scheduling.whynot import Why
 from serving import conditions
 from serving.conditions import Facts
 from serving.states import DeploymentState, ReplicaState
@@ -25,7 +30,7 @@ WRITERS = (
 #: Where a part is not any number.
 SAMPLES = {
     "said": "ended", "asleep": "7 of them asleep until the next request", "here": "this is no MIG instance",
-    "what": "available right now", "together": " over NVLink",
+    "what": "available right now", "together": " over NVLink", "pairs": " in groups of 7",
 }  # fmt: skip
 
 
@@ -146,9 +151,46 @@ def test_what_would_help_is_said_by_its_own_pattern_alone_and_joined(clause: str
     assert joined == f"{alone.text}；同时，节点 n1 重新上报"
 
 
-@pytest.mark.parametrize("reason", [*Reason, "NoDevices", "NeedUnknown", "QuotaExceeded"])
+@pytest.mark.parametrize("reason", [*Reason, *Why, "NoDevices", "NeedUnknown", "QuotaExceeded"])
 def test_every_reason_has_words_in_both_languages(reason: str) -> None:
     with translation.override("en"):
         english = reasons.word(str(reason))
     with translation.override("zh-hans"):
         assert english != reasons.word(str(reason)) != str(reason) != english
+
+
+def _model(**facts: int | bool) -> ModelFacts:
+    sizes = {"weights_bytes": 1, "layers": 4, "heads": 8, "kv_heads": 8, "head_dim": 8, "hidden_size": 64}
+    return ModelFacts(**{**sizes, **facts})  # type: ignore[arg-type]  # sizes are ints, one fact is a bool
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        whynot.tensor(_model(), 3),
+        whynot.tensor(_model(heads=6, kv_heads=4), 3),
+        whynot.tensor(_model(inner_size=7), 2),
+        whynot.tensor(_model(expert_size=768, block=128), 4),
+        whynot.experts(0, tp=1, ep=2),
+        whynot.experts(8, tp=1, ep=3),
+        whynot.experts(8, tp=8, ep=4),
+        whynot.stages(_model(), 5, PCIE4),
+        whynot.stages(_model(), 2, None),
+        whynot.stages(_model(stages_supported=False), 2, PCIE4),
+        whynot.reach(8, 4, node=True),
+        whynot.reach(8, 4, node=False),
+        whynot.tensor_over(_model(), 2, PCIE4),
+        whynot.experts_over(all_to_all(4, 2, 2, 64, 2, 2, PCIE4)),
+        whynot.too_large(1 << 30, 2 << 30, 1 << 30, 0, 1),
+        whynot.too_large(9 << 30, 2 << 30, 1 << 30, 5, 8),
+    ],
+    ids=lambda refused: refused.sentence[:40],
+)
+def test_what_stands_against_a_plan_is_said(refused: whynot.Refused) -> None:
+    with translation.override("zh-hans"):
+        assert sentences.said(refused.sentence).is_translated
+        assert sentences.said(f"TP4: {refused.sentence}.").is_translated
+        assert plan_refusal(refused.sentence, refused.code.value) == sentences.said(refused.sentence).text
+        unknown = str(plan_refusal("what nobody has said yet", refused.code.value))
+    assert unknown.endswith(' (<span lang="en">what nobody has said yet</span>)')
+    assert not unknown.startswith(refused.code.value)
