@@ -68,7 +68,10 @@ REJECTIONS: Final = (
     _("%(file)s is empty. Export the model again."),
     _("%(file)s is damaged: %(what)s. Export the model again."),
     _("%(file)s does not hold what it says: %(what)s. Export the model again."),
-    _("%(file)s does not hold what is said of it: %(what)s. Upload it again."),
+    _(
+        "%(file)s does not hold what is said of it: %(what)s. Export the model into an empty folder, since exporters "
+        "append to what is there, and upload both files."
+    ),
     _("%(file)s is not read here: %(what)s. Export a dense model for inference."),
     _(
         "%(file)s needs the operation %(name)s of %(what)s, which a library would have to bring; none is loaded here. "

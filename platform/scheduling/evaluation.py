@@ -40,13 +40,15 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model by its ``config`` (what its ``config.json`` says) under a ``serving`` config. Writes nothing.
 
+    Where ``serving`` names no ``dtype`` the weights are taken as they are stored.
+
     Raises:
         FileRefused: its size cannot be told; ``data["reason"]`` says why.
         errors.InvalidInput: a setting that does not exist or is out of bounds.
         errors.Unprocessable: the settings leave no way to run it.
     """
     access.require(actor, Permission.VIEW, tenant.id)
-    settings = configs.normalise(serving)
+    settings = configs.normalise({"dtype": stored_dtype(config), **serving})
     try:
         found = outline.read(config)
     except Rejected as refusal:
@@ -63,6 +65,12 @@ def evaluate(
         needs=[need.as_dict() for need in in_order(needs)],
         placement=placement(tenant, found, settings, needs, replicas),
     )
+
+
+def stored_dtype(config: Mapping[str, Any]) -> str:
+    """The number format that a ``config`` says its weights have; bfloat16, as most have, where it says none."""
+    stated = config.get("torch_dtype") or config.get("dtype")
+    return stated if isinstance(stated, str) and stated in configs.DTYPE_BYTES else "bfloat16"
 
 
 def refused(refusal: Rejected) -> FileRefused:

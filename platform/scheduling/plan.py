@@ -66,12 +66,13 @@ class Planner:
                 return Answer(ask, places, as_placed(need, places), before[0], before[1])
         candidates, refused = before if shown else self._shown(ask)
         found = self._relief(ask, affordable)
-        over = "" if affordable else over
+        if affordable and found is not None:
+            over = ""  # there will be room on what quota allows
         lines = {} if over and found is None else self._holders.lines_of(ask.tenant_id)
         return Answer(ask, (), None, candidates, refused, lines, over_quota=over, relief=found)
 
     def _affordable(self, ask: Ask) -> tuple[list[Need], str]:
-        """The needs that quota allows, best kind first; and the sentence where it allows none."""
+        """The needs that quota allows, best kind first; and the sentence where it forbids a kind that is here."""
         needs = in_order(ask.needs)
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None:
@@ -96,7 +97,10 @@ class Planner:
             counted = [each for need in allowed if (each := self._within_gpus(tenant, need)) is not None]
             if not any(need.kind in here for need in counted) and len(counted) < len(allowed):
                 return [], _over_gpus(tenant, self._least_millis(allowed))
-            return counted, ""
+            left = {need.kind for need in counted}
+            cut = [need for need in allowed if need.kind in here and need.kind not in left]
+            # what is left may run on what counts no GPUs (a CPU): where it does not, this is why there is no GPU for it
+            return counted, _over_gpus(tenant, self._least_millis(cut)) if cut else ""
         if allowed or not needs:
             return allowed, ""
         return allowed, _over_quota(tenant, [need for need in needs if need.kind in here] or needs)

@@ -1,5 +1,6 @@
 """Quotas in words: how they are given on the command line and shown."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -47,6 +48,8 @@ def body(given: Mapping[str, float | None], unlimited: Sequence[str] | None) -> 
     Raises:
         UsageError: a name that is no quota.
     """
+    if odd := [word for word, number in given.items() if number is not None and not math.isfinite(number)]:
+        raise UsageError(f"{odd[0]} is a number; say --no {odd[0].replace(' ', '-')} for no limit.")
     found = {
         _UNITS[word].name: round(number * _UNITS[word].factor) for word, number in given.items() if number is not None
     }

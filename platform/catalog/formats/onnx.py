@@ -129,7 +129,11 @@ def _check_places(held: Sequence[tuple[int, int, str]], file: Source) -> None:
     """Tensors may share all of their bytes, or none."""
 
     def lies(what: str) -> Rejected:
-        return Rejected(Reason.SIZE_MISMATCH, f"{file.path} does not hold what is said of it: {what}. Upload it again.")
+        return Rejected(
+            Reason.SIZE_MISMATCH,
+            f"{file.path} does not hold what is said of it: {what}. Export the model into an empty folder, since "
+            "exporters append to what is there, and upload both files.",
+        )
 
     at, last = 0, (0, 0)
     for begin, end, name in held:

@@ -122,7 +122,8 @@ class FitOut(serializers.Serializer[Any]):
 
 
 class EvaluationIn(serializers.Serializer[Any]):
-    """A model that is not uploaded yet. ``serving`` is a serving config, as a deployment has it."""
+    """A model that is not uploaded yet. ``serving`` is a serving config, as a deployment has it; where it names no
+    ``dtype`` the weights are taken as the config says that they are stored."""
 
     config = serializers.DictField(help_text="What its config.json says.")
     serving = serializers.DictField(required=False, default=dict)

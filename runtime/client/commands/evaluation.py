@@ -1,6 +1,7 @@
 """models evaluate: whether a model would run here, and where, before it is uploaded."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -60,12 +61,21 @@ def read_config(path: Path) -> dict[str, Any]:
     if len(data) > MAX_CONFIG_BYTES:
         raise UsageError(f"{file} has more than {MAX_CONFIG_BYTES} bytes; give the config.json of the model.")
     try:
-        found = json.loads(data)
+        found = json.loads(data, parse_float=_finite, parse_constant=_finite)
+        json.dumps(found, ensure_ascii=False).encode()  # halves of letters can be read, and not be sent
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise UsageError(f"{file} is no JSON object; give the config.json of the model.")
     return found
+
+
+def _finite(text: str) -> float:
+    """A number that JSON can have: NaN, Infinity and 1e400 are none."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _lines(answer: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -65,7 +65,7 @@ def test_what_would_make_it_fit_is_said(post):
 def test_a_served_model_gets_the_answer_that_it_gets_once_it_is_there(post):
     machine("one", gpus=4, gib=16)
     version = wide_version(post.tenant)
-    before = post({"config": {**CONFIG, **WIDE}, "serving": {"kv_cache_gib": 16}})
+    before = post({"config": {**CONFIG, **WIDE}, "serving": {"kv_cache_gib": 16, "dtype": "float32"}})
     after = asked(post.tenant, version, kv_cache_gib=16)
     assert (before["served"], before["exact"], before["message"]) == (True, True, "")
     assert (before["parameters"], before["max_model_len"]) == (version.parameters, version.max_model_len)
@@ -96,3 +96,15 @@ def test_real_devices_are_judged_by_what_engines_can_do(post):
     machine("real", gpus=8, gib=141, stand_in=False, kind=DeviceKind.CUDA, cpus=128)
     answer = post({"config": DEEPSEEK_V3, "serving": {**EIGHT_BITS, "max_model_len": 8192}})
     assert answer["placement"]["need"]["parallel"]["chosen"]["name"] == "TP8", "experts are matrices to the engine"
+
+
+def test_weights_are_taken_as_the_config_says_that_they_are_stored(post):
+    machine("one", gpus=1, gib=16)
+
+    def weights(more=None, **serving):
+        answer = post({"config": {**CONFIG, **WIDE, **(more or {})}, "serving": serving})
+        return answer["placement"]["need"]["weights_bytes"]
+
+    half = weights()
+    assert weights({"torch_dtype": "float32"}) == 2 * half == weights(dtype="float32")
+    assert weights({"torch_dtype": "float16"}) == half == weights({"torch_dtype": "int3"})

@@ -6,7 +6,7 @@ import pytest
 
 from scheduling.plan import MAX_VICTIMS, plan
 from scheduling.snapshot import Holding
-from tests.build.fleets import GIB, ask, gpu, group, holder, need, node, snapshot, tenant
+from tests.build.fleets import GIB, ask, device, gpu, group, holder, need, node, snapshot, tenant
 
 NEED = {"cuda": need("cuda", 40, 1, 1000)}
 
@@ -132,6 +132,20 @@ def test_what_a_quota_lacks_is_counted_on_what_the_fleet_has():
     fleet = snapshot([node()], [gpu(1)], [], [tenant(1, 50, 50, 20)])
     (answer,) = plan(fleet, [ask(needs=NEED | {"cpu": need("cpu", 35)}, tenant_id=uuid.UUID(int=1))])
     assert "20.00 GiB are held and 40.00 GiB more" in answer.message
+
+
+def test_a_quota_on_gpus_is_the_reason_also_where_a_cpu_is_there_that_is_too_small():
+    """A CPU counts no GPUs, so quota leaves it; what it cannot take does not wait for it."""
+    fleet = snapshot(
+        [node()], [gpu(1, gpu_millis=1000), device(2, memory_bytes=8 * GIB)], [],
+        [tenant(1, -1, -1, 0, limit_millis=2500, held_millis=2000)],
+    )  # fmt: skip
+    whole = {"cuda": need("cuda", 20, 1, 500, whole=True), "cpu": need("cpu", 20)}
+    (answer,) = plan(fleet, [ask(needs=whole, tenant_id=uuid.UUID(int=1))])
+    assert (answer.places, answer.reason) == ((), "QuotaExceeded")
+    assert answer.message.startswith("The quota on GPUs is 2.5; 2 are held and 1 more are asked for.")
+    (small,) = plan(fleet, [ask(needs={**whole, "cpu": need("cpu", 2)}, tenant_id=uuid.UUID(int=1))])
+    assert [place.device.kind for place in small.places] == ["cpu"]
 
 
 def test_help_names_own_replicas_and_no_others():

@@ -28,7 +28,9 @@ def test_a_config_or_its_folder_is_judged_before_an_upload(signed_in, shell, tmp
 
 def test_what_is_no_config_is_wrong_use(signed_in, shell, tmp_path):
     assert "cannot be read" in shell("models", "evaluate", tmp_path, want=2).err
-    for text, told in (("{", "no JSON object"), ("[]", "no JSON object"), ("x" * 300_000, "more than 262144 bytes")):
+    odd = ('{"a": NaN}', '{"a": 1e400}', '{"a": "\\ud800"}')  # can be read, and not be sent
+    cases = [(text, "no JSON object") for text in ("{", "[]", *odd)]
+    for text, told in (*cases, ("x" * 300_000, "more than 262144 bytes")):
         (tmp_path / "config.json").write_text(text)
         assert told in shell("models", "evaluate", tmp_path, want=2).err
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["BertForMaskedLM"]}))
