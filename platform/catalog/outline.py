@@ -123,20 +123,7 @@ def _shape_of(decoder: Decoder) -> Shape:
     """The shape of a served architecture."""
     return Shape(
         parameters=count_parameters(decoder),
-        layers=decoder.layers,
-        heads=decoder.heads,
-        kv_heads=decoder.kv_heads,
-        head_dim=decoder.head_dim,
-        hidden_size=decoder.hidden_size,
-        intermediate_size=decoder.intermediate_size,
-        vocab_size=decoder.vocab_size,
-        architecture=decoder.architecture.name,
-        tie_word_embeddings=decoder.tied,
-        sparse_layers=sum(decoder.sparse),
-        num_experts=decoder.num_experts,
-        experts_per_token=decoder.experts_per_token,
-        expert_size=decoder.expert_size,
-        capped_scores=decoder.capped_scores,
+        **decoder.sizes(),
     )
 
 

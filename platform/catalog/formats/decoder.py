@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from catalog.architectures import Architecture
 from catalog.formats.facts import Reason, Rejected, Tensor
@@ -33,6 +34,25 @@ class Decoder:
     experts_per_token: int = 0
     expert_size: int = 0
     capped_scores: bool = False
+
+    def sizes(self) -> dict[str, Any]:
+        """What ``Facts`` and ``Shape`` have of it, under their names."""
+        return {
+            "architecture": self.architecture.name,
+            "layers": self.layers,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "vocab_size": self.vocab_size,
+            "tie_word_embeddings": self.tied,
+            "sparse_layers": sum(self.sparse),
+            "num_experts": self.num_experts,
+            "experts_per_token": self.experts_per_token,
+            "expert_size": self.expert_size,
+            "capped_scores": self.capped_scores,
+        }
 
     def check(self, where: str) -> None:
         """Refuse sizes that contradict each other."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,14 @@ class Tensor:
         for size in self.shape:
             result *= size
         return result
+
+
+def bytes_by_type(tensors: Iterable[Tensor]) -> dict[str, int]:
+    """How many bytes the files have of each storage type."""
+    types: dict[str, int] = {}
+    for tensor in tensors:
+        types[tensor.kind] = types.get(tensor.kind, 0) + tensor.num_bytes
+    return types
 
 
 def bounded(values: Any, key: str, low: int, high: int, where: str, default: int | None = None) -> int:

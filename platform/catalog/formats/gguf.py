@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from catalog import architectures
 from catalog.formats.decoder import Decoder, gguf_tensors, require
-from catalog.formats.facts import NO_CHAT_TEMPLATE, Facts, Reason, Rejected, Source, Tensor, bounded
+from catalog.formats.facts import NO_CHAT_TEMPLATE, Facts, Reason, Rejected, Source, Tensor, bounded, bytes_by_type
 from catalog.formats.ggufheader import LongArray, read_header
 
 # Tokenizers that the engine can rebuild from a GGUF file's tables.
@@ -35,24 +35,13 @@ def inspect(files: Sequence[Source]) -> Facts:
     parameters = require(gguf_tensors(decoder), tensors, f"the header of {file.path}")
     template = fields.get("tokenizer.chat_template")
     has_template = isinstance(template, str) and bool(template.strip())
-    types: dict[str, int] = {}
-    for tensor in tensors.values():
-        types[tensor.kind] = types.get(tensor.kind, 0) + tensor.num_bytes
     return Facts(
         format="gguf",
-        architecture=decoder.architecture.name,
+        **decoder.sizes(),
         parameters=parameters,
         max_model_len=decoder.max_positions,
         has_chat_template=has_template,
-        layers=decoder.layers,
-        heads=decoder.heads,
-        kv_heads=decoder.kv_heads,
-        head_dim=decoder.head_dim,
-        hidden_size=decoder.hidden_size,
-        intermediate_size=decoder.intermediate_size,
-        vocab_size=decoder.vocab_size,
-        tie_word_embeddings=decoder.tied,
-        weight_types=types,
+        weight_types=bytes_by_type(tensors.values()),
         tokenizer=tokenizer,
         rope=decoder.rope,
         title=_text(fields, "general.name"),

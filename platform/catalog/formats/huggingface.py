@@ -6,7 +6,7 @@ from typing import Any, Final
 from catalog import architectures
 from catalog.formats import jsonfiles, safetensors
 from catalog.formats.decoder import Decoder, full_name, huggingface_tensors, require
-from catalog.formats.facts import NO_CHAT_TEMPLATE, Facts, Reason, Rejected, Source, Tensor, bounded
+from catalog.formats.facts import NO_CHAT_TEMPLATE, Facts, Reason, Rejected, Source, Tensor, bounded, bytes_by_type
 
 WHERE: Final = "config.json"
 MAX_HIDDEN: Final = 1 << 20
@@ -41,31 +41,15 @@ def inspect(files: Sequence[Source]) -> Facts:
     template = _has_template(files, tokenizer_config)
     tensors = {full_name(decoder, name): tensor for name, tensor in _tensors(files).items()}
     parameters = require(huggingface_tensors(decoder), tensors, "config.json")
-    types: dict[str, int] = {}
-    for tensor in tensors.values():
-        types[tensor.kind] = types.get(tensor.kind, 0) + tensor.num_bytes
     return Facts(
         format="huggingface",
-        architecture=decoder.architecture.name,
+        **decoder.sizes(),
         parameters=parameters,
         max_model_len=decoder.max_positions,
         has_chat_template=template,
-        layers=decoder.layers,
-        heads=decoder.heads,
-        kv_heads=decoder.kv_heads,
-        head_dim=decoder.head_dim,
-        hidden_size=decoder.hidden_size,
-        intermediate_size=decoder.intermediate_size,
-        vocab_size=decoder.vocab_size,
-        tie_word_embeddings=decoder.tied,
-        weight_types=types,
+        weight_types=bytes_by_type(tensors.values()),
         tokenizer=tokenizer,
         rope=decoder.rope,
-        sparse_layers=sum(decoder.sparse),
-        num_experts=decoder.num_experts,
-        experts_per_token=decoder.experts_per_token,
-        expert_size=decoder.expert_size,
-        capped_scores=decoder.capped_scores,
         title=str(config.get("_name_or_path") or "")[:120],
         warnings=() if template else (NO_CHAT_TEMPLATE,),
     )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from catalog import graphs
 from catalog.formats.activations import activations
-from catalog.formats.facts import GraphFacts, Reason, Rejected, Source
+from catalog.formats.facts import GraphFacts, Reason, Rejected, Source, bytes_by_type
 from catalog.formats.onnxheader import External, Graph, Value, read_graph
 from catalog.paths import is_external_data
 
@@ -46,12 +46,9 @@ def inspect(files: Sequence[Source]) -> GraphFacts:
     _check_ports(inputs, graph.outputs, file)
     _check_external(graph.external, file, files)
     peak = activations(graph)
-    types: dict[str, int] = {}
-    for tensor in graph.tensors:
-        types[tensor.kind] = types.get(tensor.kind, 0) + tensor.num_bytes
     return GraphFacts(
         parameters=sum(tensor.count for tensor in graph.tensors),
-        weight_types=types,
+        weight_types=bytes_by_type(graph.tensors),
         inputs=[_port(value) for value in inputs],
         outputs=[_port(value) for value in graph.outputs],
         nodes=len(graph.nodes),
