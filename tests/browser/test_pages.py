@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
 from tests.browser import world
 from tests.browser.conftest import Site, Visitor
@@ -115,6 +115,22 @@ def test_a_config_is_judged_before_an_upload(visitor_of: Callable[..., Visitor],
     page.get_by_label("Context length").fill("8192")
     expect(page.locator("#evaluation")).to_contain_text("--set max_model_len=8192")
     assert not found_by_axe(page) + leaving(page)
+
+
+def test_a_file_chosen_while_a_page_loads_counts(
+    visitor_of: Callable[..., Visitor], site: Site, tmp_path: Path
+) -> None:
+    """On a slow line the form stands before its program does, and people do not wait for that."""
+    page = visitor_of(world.VIEWER).page
+    held: list[Route] = []
+    page.route("**/js/evaluation*.js", lambda route: held.append(route))
+    page.goto(f"{site.url}/t/harbor/evaluation/", wait_until="commit")
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    page.locator("#evaluation-file").set_input_files(tmp_path / "config.json")
+    while not held:
+        page.wait_for_timeout(50)
+    held[0].continue_()
+    expect(page.locator("#evaluation")).to_contain_text("An upload would be rejected.")
 
 
 def test_a_foreign_tenant_does_not_exist(visitor_of: Callable[..., Visitor], site: Site) -> None:

@@ -72,6 +72,7 @@ class Upload {
     });
     for (const input of [files, folder]) {
       input.addEventListener("change", () => this.choose(listed(input.files)));
+      this.choose(listed(input.files)); // chosen while the page was loading
     }
     const zone = this.part("drop");
     zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("is-over"); });
