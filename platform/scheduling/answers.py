@@ -21,7 +21,8 @@ class Ask:
 
     ``files`` are the digests of its weights, ``avoid`` the node it failed on last, ``desired`` how many replicas its
     deployment wants. Of a higher ``priority`` it may take the place of lower ones (``relief``). ``first``: it was never
-    planned before. ``spread`` has what plans over several devices are made from.
+    planned before. ``making_room``: others end for it already (``relief``). ``spread`` has what plans over several
+    devices are made from.
     """
 
     replica_id: uuid.UUID
@@ -34,6 +35,7 @@ class Ask:
     tenant_id: uuid.UUID | None = None
     priority: int = 0
     first: bool = False
+    making_room: bool = False
     spread: "Spread | None" = None
 
 

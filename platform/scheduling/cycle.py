@@ -107,6 +107,7 @@ def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]], least: str, pe
         tenant_id=row.tenant_id,
         priority=row.deployment.rank,
         first=not row.explanation,
+        making_room=row.reason == MAKING_ROOM,
         spread=spread_of(revision.version, config, needs),
     )
 

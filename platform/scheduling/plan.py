@@ -6,7 +6,7 @@ Same snapshot, same demand, same asks: same plan.
 import dataclasses
 import itertools
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -243,17 +243,21 @@ class Planner:
         if tenant is not None:
             self._hold(tenant.passing(*found.asks), *found.asks)
 
-    def turn(self, at: int, ask: Ask, behind: Iterable[Ask]) -> tuple[int, int, float, int]:
+    def turn(self, at: int, ask: Ask, behind: Iterable[Ask], *, promised: bool) -> tuple[int, bool, int, float, int]:
         """The least is answered next; ``at``: where ``ask`` stands in the order of asking.
 
-        One that is refused whenever its turn comes keeps none ``behind`` it waiting for what is guaranteed.
+        ``promised``: others end already for something of its tenant, which goes before all as far as nobody can take
+        back what it gets. One that is refused whenever its turn comes keeps none ``behind`` it waiting for what is
+        guaranteed.
         """
+        if promised and self._keeps(ask):
+            return 0, False, -ask.priority, 0.0, at
         above, share = self.standing(ask)
         if above and ask.replica_id not in self._in_the_way:
             self._in_the_way[ask.replica_id] = any(not self.standing(each)[0] for each in behind) and self._stuck(ask)
         if self._in_the_way.get(ask.replica_id):
             above = 0
-        return above, -ask.priority, share, at
+        return above, True, -ask.priority, share, at
 
     def _stuck(self, ask: Ask) -> bool:
         """True when there is neither a place for it nor anybody who may go for it."""
@@ -271,12 +275,23 @@ class Planner:
         tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
         if tenant is None or not ask.needs:
             return (0, 0.0)
+        more = self._least_of(ask)
+        return (0, 0.0) if tenant.within_guarantee(*more) else (1, tenant.over_share(*more))
+
+    def _keeps(self, ask: Ask) -> bool:
+        """True when no other tenant could claim what it gets: not all of that would be borrowed."""
+        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
+        if tenant is None or not ask.needs:
+            return True
+        more = self._least_of(ask)
+        return not tenant.holding(*more).borrowed(*more)
+
+    def _least_of(self, ask: Ask) -> relief.Amounts:
+        """Bytes and thousandths of a GPU that it will hold at least, on the best kind that is here."""
         here = {kind for kind, _product in self._costly}
         needs = in_order(ask.needs)
         need = next((each for each in needs if each.kind in here), needs[0])
-        millis = min(self._millis_by_product(need).values(), default=0)
-        entitled = tenant.within_guarantee(need.total_bytes, millis)
-        return (0, 0.0) if entitled else (1, tenant.over_share(need.total_bytes, millis))
+        return need.total_bytes, min(self._millis_by_product(need).values(), default=0)
 
 
 def plan(
@@ -286,7 +301,8 @@ def plan(
     ones of all tenants those within their guarantee, then higher priorities, then by weight, else in order.
 
     What is guaranteed goes before what others would borrow, however important that is to them: else what was made room
-    for would be theirs again. ``explained``: the verdicts on the devices also where there is a place.
+    for would be theirs again. So a tenant that others make room for, and that holds less than is guaranteed to it,
+    goes before all until it has that. ``explained``: the verdicts on the devices also where there is a place.
     """
     planner = Planner(snapshot, demand)
     answers: list[Answer] = []
@@ -294,11 +310,18 @@ def plan(
     for at, ask in sorted(enumerate(asks), key=lambda each: (-each[1].priority, each[0])):
         lines = tenants.setdefault(ask.tenant_id, {})
         lines.setdefault((ask.priority, ask.deployment_id), deque()).append((at, ask))
+    promised = Counter(ask.tenant_id for ask in asks if ask.making_room)
     while tenants:
         firsts = {tenant: _first(planner, lines) for tenant, lines in tenants.items()}
-        tenant = min(firsts, key=lambda key: planner.turn(*firsts[key], _heads(tenants[key])))
+        turns = {
+            tenant: planner.turn(*first, _heads(tenants[tenant]), promised=bool(promised[tenant]))
+            for tenant, first in firsts.items()
+        }
+        tenant = min(turns, key=lambda key: turns[key])
         line = (firsts[tenant][1].priority, firsts[tenant][1].deployment_id)
-        answers.append(planner.decide(tenants[tenant][line].popleft()[1], explained=explained))
+        _at, ask = tenants[tenant][line].popleft()
+        promised[tenant] -= ask.making_room
+        answers.append(planner.decide(ask, explained=explained))
         if not tenants[tenant][line]:
             del tenants[tenant][line]
         if not tenants[tenant]:

@@ -272,7 +272,7 @@ class History(Leaving):
                 Ask(
                     replica_id=replica.id, generation=replica.generation, deployment_id=replica.deployment,
                     needs={replica.need.kind: replica.need}, desired=4, tenant_id=replica.tenant,
-                    priority=replica.priority,
+                    priority=replica.priority, making_room=replica.making_room,
                 )
             )  # fmt: skip
         return plan(self.fleet.snapshot(self.replicas), asks, self.demand)
@@ -294,7 +294,7 @@ class History(Leaving):
                 except Gone as exc:
                     self.seen[f"stale: {exc}"] += 1
             elif replica is not None:
-                replica.reason = answer.reason
+                replica.reason, replica.making_room = answer.reason, answer.relief is not None
                 self.seen[f"refused: {answer.reason}"] += 1
                 if answer.relief is not None:
                     self._relieve(answer)

@@ -37,6 +37,7 @@ class Replica:
     successor: uuid.UUID | None = None
     placed_at: int = 0
     counts: bool = False
+    making_room: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +170,7 @@ class Fleet:
                 place.millicpus,
             )  # fmt: skip
         replica.nodes = frozenset(place.node.id for place in answer.places)
-        replica.reason = ""
+        replica.reason, replica.making_room = "", False
 
     def release(self, replica: Replica) -> None:
         """Free what a replica holds, of nodes that answer."""

@@ -182,6 +182,31 @@ def test_what_is_borrowed_is_claimed_back_without_naming_anybody():
     assert (ended.reason, ended.message) == ("Reclaimed", giving_way.RECLAIMED_TEXT)  # its owner still reads why
 
 
+def test_what_is_cleared_for_a_guarantee_goes_to_its_tenant_and_stays_there():
+    """``acme`` asks besides for more than is guaranteed to it, and ``other`` finds its own more important than that."""
+    acme, other = make_tenant("acme"), make_tenant("other")
+    node = agent(memory_bytes=ONE)
+    deploy(other, catalog.checked_version(other), "theirs", "high", replicas=2)
+    cycle.run()
+    node.cycle()
+    quota(other, guaranteed=0)
+    quota(acme, guaranteed=Partition.objects.get().memory_bytes)
+    version = catalog.checked_version(acme)
+    services.deploy_version(
+        actor=actor_for(owner_of(acme)), tenant=acme, endpoint_name="more", model=version.model.name,
+        version=version.number, config={"kv_cache_gib": 0.01}, replicas=1,
+    )  # fmt: skip
+    deploy(acme, version, "mine", "low")
+    for _round in range(8):
+        cycle.run()
+        serving.run()
+        node.cycle()
+    with scope.all_tenants():
+        (placed,) = Replica.objects.filter(state="ready")
+    assert placed.tenant_id == acme.id
+    assert AuditEvent.objects.filter(action="replica.draining", reason="Reclaimed").count() == 1
+
+
 @pytest.mark.parametrize(("guaranteed", "gone"), [(0, 2), (3, 1)], ids=["both", "within the guarantee"])
 def test_no_more_go_while_the_first_still_drain(guaranteed, gone):
     """Several on one node, over several rounds: each that asks waits for one of them."""

@@ -69,6 +69,13 @@ def test_what_is_guaranteed_does_not_wait_behind_what_its_tenant_would_borrow():
     assert not history.broken, history.first_wrong
 
 
+def test_what_was_cleared_for_a_guarantee_is_kept_for_its_tenant():
+    """Else what is important to another tenant takes it, and is ended for the guarantee again, for ever."""
+    history = History(9393, drains=True, follows=True, spread=0.5)
+    history.run(20)
+    assert not history.broken, history.first_wrong
+
+
 def test_who_must_leave_several_nodes_is_followed_on_all_of_them_or_ends():
     seen = Counter()
     for seed in (678, 1161, *range(20)):

@@ -216,6 +216,31 @@ def test_what_is_guaranteed_waits_for_nothing_that_cannot_be(gib, priority, turn
     assert [each.ask.needs["cuda"].memory_bytes // GIB for each in plan(fleet, asks)] == turns
 
 
+@pytest.mark.parametrize(
+    ("held", "gib", "making_room", "turns"),
+    [
+        pytest.param(30, 20, True, [20, 30, 10], id="its tenant first, until it has what is guaranteed"),
+        pytest.param(30, 70, True, [70, 10, 30], id="itself, where nothing can be done for what is before it"),
+        pytest.param(40, 20, True, [30, 20, 10], id="nobody first who has that: others could take it back"),
+        pytest.param(30, 20, False, [30, 20, 10], id="nobody first for whom nobody goes"),
+    ],
+)
+def test_what_is_cleared_for_a_guarantee_is_not_taken_by_others(held, gib, making_room, turns):
+    """Tenant 1, which 40 are guaranteed to, asks for two things, others end for the lesser; tenant 2 for something
+    important. Else each would take from the other what was made room for, for ever."""
+
+    def wants(number, gib, **facts):
+        return ask(number, needs={"cuda": need("cuda", gib, 1, 500)}, deployment_id=uuid.UUID(int=number), **facts)
+
+    mine, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    asks = [
+        wants(1, gib, tenant_id=mine), wants(2, 10, tenant_id=mine, priority=-1, making_room=making_room),
+        wants(3, 30, tenant_id=other, priority=1),
+    ]  # fmt: skip
+    fleet = snapshot([node()], [gpu(1, gib=60)], [], [tenant(1, 40, -1, held), tenant(2, 0, -1, 0)])
+    assert [each.ask.needs["cuda"].memory_bytes // GIB for each in plan(fleet, asks)] == turns
+
+
 def test_a_plan_never_moves_more_than_its_bound():
     holders = [holder(n, n, 70) for n in range(1, 31)]
     devices = [gpu(n, held_bytes=70 * GIB, shared=True) for n in range(1, 31)]
