@@ -4,8 +4,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from fleet.states import NodeState
+from kernel.isolation import Isolation, Requirement
 from scheduling.answers import HolderLine
 from scheduling.board import Board
+from scheduling.need import Need
 from scheduling.snapshot import HolderView
 
 Lines = dict[uuid.UUID, tuple[HolderLine, ...]]
@@ -85,3 +87,44 @@ def bins_of(board: Board, holder: HolderView) -> frozenset[int]:
     """The nodes of the board that ``holder`` has something of."""
     known = board.device_position
     return frozenset(known[each.device_id][0] for each in holder.holdings if each.device_id in known)
+
+
+def need_of(board: Board, holder: HolderView) -> Need | None:
+    """What a replica holds, as a need; ``None`` where it does not have all of it any more.
+
+    What was planned for several devices was planned for those of one product, and is linked where they are.
+    """
+    positions = [board.device_position.get(holding.device_id, (-1, -1)) for holding in holder.holdings]
+    if (-1, -1) in positions or len(positions) % holder.stages:
+        return None
+    devices = [board.bins[at].devices[each] for at, each in positions]
+    group = len(devices) // holder.stages
+    parts = [slice(begin, begin + group) for begin in range(0, len(devices), group)]
+    groups = [holder.holdings[part] for part in parts]
+    linked = _linked([[each.link_domain for each in devices[part]] for part in parts])
+    first = holder.holdings[0]
+    return Need(
+        kind=devices[0].kind,
+        memory_bytes=max(holding.memory_bytes for holding in holder.holdings),
+        host_bytes=max(sum(holding.host_bytes for holding in each) for each in groups),
+        millicpus=max(sum(holding.millicpus for holding in each) for each in groups),
+        millis=max(holding.millis for holding in holder.holdings),
+        devices=group,
+        stages=holder.stages,
+        over_nodes=holder.stages > 1 and devices[0].kind == "cuda",
+        linked=linked > 1,
+        linked_by=linked if 1 < linked < group else 0,
+        products=frozenset({devices[0].product}) if len(devices) > 1 else frozenset(),
+        whole=first.exclusive,
+        least=Requirement.MPS.value if first.isolation == Isolation.MPS else Requirement.ANY.value,
+    )
+
+
+def _linked(groups: Sequence[Sequence[str]]) -> int:
+    """How many consecutive devices of the groups are in one NVLink domain each, by their domains; 1: it is none."""
+    count = len(groups[0])
+    for each in range(count, 1, -1):
+        chunks = [of[begin : begin + each] for of in groups for begin in range(0, count, each)]
+        if count % each == 0 and all(chunk[0] and len(set(chunk)) == 1 for chunk in chunks):
+            return each
+    return 1

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scheduling import rank, relief, stages
+from scheduling.allowances import Allowances
 from scheduling.answers import Answer, Ask, Candidate, Place
 from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
@@ -18,10 +19,9 @@ from scheduling.crossing import as_placed
 from scheduling.demand import NO_DEMAND, Demand
 from scheduling.feasible import explain
 from scheduling.holders import Holders
-from scheduling.need import Need, charge, in_order
-from scheduling.snapshot import UNLIMITED, DeviceView, GroupView, Snapshot, TenantView
+from scheduling.need import Need, charge
+from scheduling.snapshot import Snapshot
 from scheduling.verdicts import Verdicts, VerdictsByNeeds
-from scheduling.words import size
 
 #: Verdicts written out per answer.
 MAX_CANDIDATES: Final = 50
@@ -43,26 +43,25 @@ class Planner:
         self.board = Board(snapshot, demand)
         self._verdicts = VerdictsByNeeds(self.board)
         self._holders = Holders(self.board, snapshot.holders)
-        self._tenants = dict(snapshot.tenants)
-        self._groups = dict(snapshot.groups)
+        self.allowed = Allowances(snapshot)
         self._hopeless: set[_Kind] = set()
         self._in_the_way: dict[uuid.UUID, bool] = {}
         self._victims = 0
-        self._costly = _largest_per_product(snapshot)
 
     def decide(self, ask: Ask, *, explained: bool = False) -> Answer:
         """A place for every rank of ``ask``, booked on the board, or the reasons why there is none.
 
         ``explained`` asks for the verdicts on the devices also where there is a place.
         """
-        affordable, over = self._affordable(ask)
+        affordable, over = self.allowed.affordable(ask)
         shown = explained or self.board.device_count <= SMALL_FLEET
         before = self._shown(ask) if shown else ((), {})
         for need in self._in_turn(affordable, ask):
             spots = self._spots(need, ask)
             if spots:
                 places = self._places(spots, need)
-                self._book(ask, need, places)
+                charged = sum(charge(need, place.device) for place in places)
+                self.allowed.book(ask, (need.total_bytes, charged))
                 return Answer(ask, places, as_placed(need, places), before[0], before[1])
         candidates, refused = before if shown else self._shown(ask)
         found = self._relief(ask, affordable)
@@ -70,60 +69,6 @@ class Planner:
             over = ""  # there will be room on what quota allows
         lines = {} if over and found is None else self._holders.lines_of(ask.tenant_id)
         return Answer(ask, (), None, candidates, refused, lines, over_quota=over, relief=found)
-
-    def _affordable(self, ask: Ask) -> tuple[list[Need], str]:
-        """The needs that quota allows, best kind first; and the sentence where it forbids a kind that is here."""
-        needs = in_order(ask.needs)
-        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        if tenant is None:
-            return needs, ""
-        return self._within(tenant.under(self._group_of(tenant)), needs)
-
-    def _claimed(self, ask: Ask, affordable: Sequence[Need]) -> list[Need]:
-        """The needs that are guaranteed, and that the tenant's group does not allow: others there have borrowed."""
-        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        if tenant is None or self._group_of(tenant) is None:
-            return []
-        firm, _over = self._within(tenant.firmly(), in_order(ask.needs))
-        return [need for need in firm if need not in affordable]
-
-    def _group_of(self, tenant: TenantView) -> GroupView | None:
-        return self._groups.get(tenant.group) if tenant.group is not None else None
-
-    def _within(self, tenant: TenantView, needs: list[Need]) -> tuple[list[Need], str]:
-        allowed = [need for need in needs if tenant.within_limit(need.total_bytes)]
-        here = {kind for kind, _product in self._costly}
-        if tenant.limit_millis != UNLIMITED and allowed:
-            counted = [each for need in allowed if (each := self._within_gpus(tenant, need)) is not None]
-            if not any(need.kind in here for need in counted) and len(counted) < len(allowed):
-                return [], _over_gpus(tenant, self._least_millis(allowed))
-            left = {need.kind for need in counted}
-            cut = [need for need in allowed if need.kind in here and need.kind not in left]
-            # what is left may run on what counts no GPUs (a CPU): where it does not, this is why there is no GPU for it
-            return counted, _over_gpus(tenant, self._least_millis(cut)) if cut else ""
-        if allowed or not needs:
-            return allowed, ""
-        return allowed, _over_quota(tenant, [need for need in needs if need.kind in here] or needs)
-
-    def _within_gpus(self, tenant: TenantView, need: Need) -> Need | None:
-        """``need``, bound to the products on which it counts no more of GPUs than the tenant may hold."""
-        costs = self._millis_by_product(need)
-        fine = {product for product, cost in costs.items() if tenant.within_limit(0, cost)}
-        if len(fine) == len(costs):
-            return need
-        allowed = frozenset(fine & need.products) if need.products else frozenset(fine)
-        return dataclasses.replace(need, products=allowed) if allowed else None
-
-    def _millis_by_product(self, need: Need) -> dict[str, int]:
-        ranks = need.devices * need.stages
-        return {
-            product: max(charge(need, device) for device in devices) * ranks
-            for (kind, product), devices in self._costly.items()
-            if kind == need.kind
-        }
-
-    def _least_millis(self, needs: Sequence[Need]) -> int:
-        return min(cost for need in needs for cost in self._millis_by_product(need).values())
 
     def _in_turn(self, needs: Sequence[Need], ask: Ask) -> Iterator[Need]:
         """The better kind first; where products of a kind need different amounts, the one that costs least."""
@@ -174,16 +119,6 @@ class Planner:
                 )
         return tuple(found)
 
-    def _book(self, ask: Ask, need: Need, places: Sequence[Place]) -> None:
-        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        if tenant is not None:
-            self._hold(tenant, need.total_bytes, sum(charge(need, place.device) for place in places))
-
-    def _hold(self, tenant: TenantView, more: int, millis: int) -> None:
-        self._tenants[tenant.id] = tenant.holding(more, millis)
-        if (group := self._group_of(tenant)) is not None:
-            self._groups[group.id] = group.holding(more, millis)
-
     # --- why not
 
     def _shown(self, ask: Ask) -> tuple[tuple[Candidate, ...], Mapping[str, int]]:
@@ -211,37 +146,24 @@ class Planner:
             self._holders.end(found.for_group)
             self._hopeless.clear()
         relief.reserve(self.board, found)
-        self._promise(ask, found)
+        self.allowed.promise(ask, found.asks, found.victims, found.evicts)
         return found
 
     def _who_goes(self, ask: Ask, affordable: Sequence[Need]) -> relief.Relief | None:
         """What helps none of a kind helps none later: a plan only makes less free."""
-        claimed = self._claimed(ask, affordable)
+        claimed = self.allowed.claimed(ask, affordable)
         needs = {str(at): need for at, need in enumerate((*affordable, *claimed))}
         kind = (ask.tenant_id, ask.priority, tuple(sorted(ask.needs.items(), key=lambda each: each[0])))
         if not self._holders or not needs or kind in self._hopeless:
             return None
         spent = self._victims >= MAX_VICTIMS
-        group = self._group_of(self._tenants[ask.tenant_id]) if claimed and ask.tenant_id is not None else None
+        group = self.allowed.group_of(ask) if claimed else None
         asked = dataclasses.replace(ask, needs=needs)
-        found = relief.find(self.board, asked, self._holders, self._tenants, group=group, wait_only=spent)
+        found = relief.find(self.board, asked, self._holders, self.allowed.tenants, group=group, wait_only=spent)
         if found is None or (self._victims and self._victims + len(found.replica_ids) > MAX_VICTIMS):
             self._hopeless.add(kind)
             return None
         return found
-
-    def _promise(self, ask: Ask, found: relief.Relief) -> None:
-        """What is made room for counts for the next that ask, and what ends for it is nobody's to claim again."""
-        for victim in found.victims:
-            if victim.tenant_id in self._tenants:
-                self._tenants[victim.tenant_id] = self._tenants[victim.tenant_id].passing(*victim.released)
-        for victim in found.evicts:  # who is moved holds as much elsewhere
-            theirs = self._tenants.get(victim.tenant_id)
-            if theirs is not None and (group := self._group_of(theirs)) is not None:
-                self._groups[group.id] = group.ending(*victim.released)
-        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        if tenant is not None:
-            self._hold(tenant.passing(*found.asks), *found.asks)
 
     def turn(self, at: int, ask: Ask, behind: Iterable[Ask], *, promised: bool) -> tuple[int, bool, int, float, int]:
         """The least is answered next; ``at``: where ``ask`` stands in the order of asking.
@@ -250,18 +172,20 @@ class Planner:
         back what it gets. One that is refused whenever its turn comes keeps none ``behind`` it waiting for what is
         guaranteed.
         """
-        if promised and self._keeps(ask):
+        if promised and self.allowed.keeps(ask):
             return 0, False, -ask.priority, 0.0, at
-        above, share = self.standing(ask)
+        above, share = self.allowed.standing(ask)
         if above and ask.replica_id not in self._in_the_way:
-            self._in_the_way[ask.replica_id] = any(not self.standing(each)[0] for each in behind) and self._stuck(ask)
+            self._in_the_way[ask.replica_id] = any(
+                not self.allowed.standing(each)[0] for each in behind
+            ) and self._stuck(ask)
         if self._in_the_way.get(ask.replica_id):
             above = 0
         return above, True, -ask.priority, share, at
 
     def _stuck(self, ask: Ask) -> bool:
         """True when there is neither a place for it nor anybody who may go for it."""
-        affordable, _over = self._affordable(ask)
+        affordable, _over = self.allowed.affordable(ask)
         room = any(
             rank.best(self.board, need, _wish(ask)) is not None
             if need.stages == 1
@@ -269,29 +193,6 @@ class Planner:
             for need in affordable
         )
         return not room and self._who_goes(ask, affordable) is None
-
-    def standing(self, ask: Ask) -> tuple[int, float]:
-        """Whose turn it is: within the guarantee first (0), then who borrows least by weight."""
-        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        if tenant is None or not ask.needs:
-            return (0, 0.0)
-        more = self._least_of(ask)
-        return (0, 0.0) if tenant.within_guarantee(*more) else (1, tenant.over_share(*more))
-
-    def _keeps(self, ask: Ask) -> bool:
-        """True when no other tenant could claim what it gets: not all of that would be borrowed."""
-        tenant = self._tenants.get(ask.tenant_id) if ask.tenant_id is not None else None
-        if tenant is None or not ask.needs:
-            return True
-        more = self._least_of(ask)
-        return not tenant.holding(*more).borrowed(*more)
-
-    def _least_of(self, ask: Ask) -> relief.Amounts:
-        """Bytes and thousandths of a GPU that it will hold at least, on the best kind that is here."""
-        here = {kind for kind, _product in self._costly}
-        needs = in_order(ask.needs)
-        need = next((each for each in needs if each.kind in here), needs[0])
-        return need.total_bytes, min(self._millis_by_product(need).values(), default=0)
 
 
 def plan(
@@ -337,31 +238,8 @@ def _first(planner: Planner, lines: _Lines) -> tuple[int, Ask]:
     """Of a tenant, by its lines of asks: of the highest priority what is guaranteed, then what was asked for first."""
     highest, _deployment = next(iter(lines))
     able = [line[0] for (priority, _key), line in lines.items() if priority == highest]
-    return min(able, key=lambda each: (planner.standing(each[1])[0], each[0])) if len(able) > 1 else able[0]
+    return min(able, key=lambda each: (planner.allowed.standing(each[1])[0], each[0])) if len(able) > 1 else able[0]
 
 
 def _wish(ask: Ask) -> rank.Wish:
     return rank.Wish(ask.deployment_id, ask.desired, ask.files, ask.avoid)
-
-
-def _largest_per_product(snapshot: Snapshot) -> dict[tuple[str, str], list[DeviceView]]:
-    """One device of each size by kind and product: quota counts a part of a GPU by its share of the memory."""
-    found: dict[tuple[str, str], dict[tuple[int, int], DeviceView]] = {}
-    for device in snapshot.devices:
-        found.setdefault((device.kind, device.product), {})[device.memory_bytes, device.gpu_millis] = device
-    return {key: list(sizes.values()) for key, sizes in found.items()}
-
-
-def _over_gpus(tenant: TenantView, least: int) -> str:
-    return (
-        f"The quota on GPUs is {tenant.limit_millis / 1000:g}; {tenant.held_millis / 1000:g} are held and "
-        f"{least / 1000:g} more are asked for."
-    )
-
-
-def _over_quota(tenant: TenantView, needs: Sequence[Need]) -> str:
-    least = min(need.total_bytes for need in needs)
-    return (
-        f"The quota on device memory is {size(tenant.limit_bytes)}; {size(tenant.held_bytes)} are held and "
-        f"{size(least)} more are asked for."
-    )

@@ -12,14 +12,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kernel.isolation import Isolation, Requirement
 from scheduling import rank, stages
 from scheduling.answers import Ask
 from scheduling.bins import NEVER
 from scheduling.board import Board, Spot
 from scheduling.borrowers import MAX_FOR_ONE, Amounts, Borrowers
 from scheduling.claims import Tenants, claim_of
-from scheduling.holders import Holders
+from scheduling.holders import Holders, need_of
 from scheduling.need import Need, charge
 from scheduling.snapshot import GroupView, HolderView
 from scheduling.victims import ByBin, Pad, Standing, on_node, over_nodes, standing
@@ -284,43 +283,3 @@ def _both(now: stages.View, before: stages.View) -> stages.View:
         for after, then in zip(now[1], before[1], strict=True)
     ]
     return node, devices
-
-
-def need_of(board: Board, holder: HolderView) -> Need | None:
-    """What a replica holds, as a need; ``None`` where it does not have all of it any more.
-
-    What was planned for several devices was planned for those of one product, and is linked where they are.
-    """
-    positions = [board.device_position.get(holding.device_id, (-1, -1)) for holding in holder.holdings]
-    if (-1, -1) in positions or len(positions) % holder.stages:
-        return None
-    devices = [board.bins[at].devices[each] for at, each in positions]
-    group = len(devices) // holder.stages
-    parts = [slice(begin, begin + group) for begin in range(0, len(devices), group)]
-    groups = [holder.holdings[part] for part in parts]
-    linked = _linked([[each.link_domain for each in devices[part]] for part in parts])
-    first = holder.holdings[0]
-    return Need(
-        kind=devices[0].kind,
-        memory_bytes=max(holding.memory_bytes for holding in holder.holdings),
-        host_bytes=max(sum(holding.host_bytes for holding in each) for each in groups),
-        millicpus=max(sum(holding.millicpus for holding in each) for each in groups),
-        millis=max(holding.millis for holding in holder.holdings),
-        devices=group,
-        stages=holder.stages,
-        linked=linked > 1,
-        linked_by=linked if 1 < linked < group else 0,
-        products=frozenset({devices[0].product}) if len(devices) > 1 else frozenset(),
-        whole=first.exclusive,
-        least=Requirement.MPS.value if first.isolation == Isolation.MPS else Requirement.ANY.value,
-    )
-
-
-def _linked(groups: Sequence[Sequence[str]]) -> int:
-    """How many consecutive devices of the groups are in one NVLink domain each, by their domains; 1: it is none."""
-    count = len(groups[0])
-    for each in range(count, 1, -1):
-        chunks = [of[begin : begin + each] for of in groups for begin in range(0, count, each)]
-        if count % each == 0 and all(chunk[0] and len(set(chunk)) == 1 for chunk in chunks):
-            return each
-    return 1
