@@ -10,6 +10,7 @@ from typing import Any, Final
 from rest_framework import serializers
 
 from kernel import errors
+from kernel.api.bodies import Body
 from tenants.models import BudgetPeriod, BudgetUnit, Limited
 from tenants.terms import MAX_BUDGET, PUBLIC_NAMES, RATES, Budget, budget_of
 
@@ -34,7 +35,7 @@ class LimitsOut(serializers.Serializer[Any]):
         return amount(row.budget_limit, row.budget_unit)
 
 
-class LimitsIn(serializers.Serializer[Any]):
+class LimitsIn(Body):
     """What may be set; a field that is left out stays as it is, null takes the limit away."""
 
     rpm_limit = serializers.IntegerField(

@@ -5,7 +5,6 @@ admins takes the caller's password (and code) in the call itself: a token that w
 """
 
 import uuid
-from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -14,6 +13,7 @@ from rest_framework.response import Response
 
 from kernel import errors
 from kernel.actors import ActorKind
+from kernel.api.bodies import Body
 from kernel.texts import sought
 from tenants import access, identity, people, selectors, sign_in
 from tenants.api.base import PlatformView
@@ -30,7 +30,7 @@ class PersonOut(serializers.ModelSerializer[User]):
         read_only_fields = fields
 
 
-class ProofIn(serializers.Serializer[Any]):
+class ProofIn(Body):
     """Who is there, of the caller."""
 
     password = serializers.CharField(max_length=256, trim_whitespace=False, help_text="The caller's own.")

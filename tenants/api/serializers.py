@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from kernel.api.bodies import Body
 from ledger.models import AuditEvent
 from tenants.api.limits import LimitsIn, LimitsOut
 from tenants.keys import DEFAULT_OVERLAP, MAX_OVERLAP
@@ -13,7 +14,7 @@ from tenants.services import MAX_WEIGHT, MIN_WEIGHT
 from tenants.terms import MAX_ADDRESSES, MAX_ENDPOINTS
 
 
-class LoginIn(serializers.Serializer[Any]):
+class LoginIn(Body):
     email = serializers.EmailField()
     password = serializers.CharField(max_length=256, trim_whitespace=False)
     code = serializers.CharField(
@@ -59,7 +60,7 @@ class TenantOut(LimitsOut, serializers.ModelSerializer[Tenant]):
         read_only_fields = fields
 
 
-class TenantIn(serializers.Serializer[Any]):
+class TenantIn(Body):
     slug = serializers.CharField(max_length=40)
     name = serializers.CharField(max_length=120, required=False, default="")
     owner_email = serializers.EmailField(required=False)
@@ -72,7 +73,7 @@ class TenantLimitsIn(LimitsIn):
     )  # fmt: skip
 
 
-class SuspendIn(serializers.Serializer[Any]):
+class SuspendIn(Body):
     reason = serializers.CharField(max_length=2000, help_text="A sentence for the tenant's audit log.")
 
 
@@ -86,7 +87,7 @@ class MemberOut(serializers.ModelSerializer[Member]):
         read_only_fields = fields
 
 
-class MemberIn(serializers.Serializer[Any]):
+class MemberIn(Body):
     email = serializers.EmailField()
     role = serializers.ChoiceField(choices=[role.value for role in Role])
 
@@ -167,7 +168,7 @@ class InvitationSent(InvitationOut):
         read_only_fields = fields
 
 
-class InvitationAccept(serializers.Serializer[Any]):
+class InvitationAccept(Body):
     token = serializers.CharField(max_length=200, help_text="The last part of the link.")
 
 
@@ -189,7 +190,7 @@ class ServiceAccountEnded(ServiceAccountOut):
         read_only_fields = fields
 
 
-class ServiceAccountPatch(serializers.Serializer[Any]):
+class ServiceAccountPatch(Body):
     role = serializers.ChoiceField(choices=[role.value for role in SERVICE_ROLES])
 
 
@@ -197,7 +198,7 @@ class ServiceAccountIn(ServiceAccountPatch):
     name = serializers.CharField(max_length=80)
 
 
-class KeyRotateIn(serializers.Serializer[Any]):
+class KeyRotateIn(Body):
     overlap_seconds = serializers.IntegerField(
         required=False,
         default=int(DEFAULT_OVERLAP.total_seconds()),

@@ -26,6 +26,7 @@ from tests.controlplane.test_isolation import CONVERTER, PREFIX
 pytestmark = pytest.mark.django_db
 MUTATING = ("post", "put", "patch", "delete")
 REASON = {"reason": "Because."}
+MESSAGE = {"message": "Because."}
 
 # (route, method) → body. Names in braces are the world's.
 CALLS: dict[tuple[str, str], dict[str, Any]] = {
@@ -55,14 +56,14 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("alias", "put"): {"version": 1},
     ("alias", "delete"): {},
     ("node-tokens", "post"): {"name": "n2"},
-    ("node-cordon", "post"): REASON,
-    ("node-drain", "post"): REASON,
+    ("node-cordon", "post"): {},
+    ("node-drain", "post"): {"accept_gap": True},
     ("node-fault-domain", "post"): {"name": "rack-7"},
-    ("node-remove", "post"): REASON,
-    ("device-retire", "post"): REASON,
-    ("device-quarantine", "post"): REASON,
+    ("node-remove", "post"): {},
+    ("device-retire", "post"): MESSAGE,
+    ("device-quarantine", "post"): MESSAGE,
     ("api-quota-admin", "put"): {"replicas": 3},
-    ("api-quota-group", "put"): {"members": ["{tenant}"]},
+    ("api-quota-group", "put"): {"replicas": 3},
     ("endpoints", "post"): {"name": "another-endpoint"},
     ("endpoint", "patch"): {"slo": {"error_rate": 0.01}},
     ("grants", "post"): {"tenant": "somebody"},
@@ -70,7 +71,7 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("deployment", "patch"): {"replicas": 2},
     ("deployment", "delete"): {},
     ("deployment-stop", "post"): {},
-    ("gateway-remove", "post"): REASON,
+    ("gateway-remove", "post"): {},
     ("api-person-switch-off", "post"): {},
     ("api-person-switch-on", "post"): {},
     ("api-person-make-admin", "post"): {"password": PASSWORD},
@@ -79,8 +80,8 @@ CALLS: dict[tuple[str, str], dict[str, Any]] = {
     ("model", "delete"): {},
     ("version", "delete"): {},
     ("version-archive", "post"): {},
-    ("node-uncordon", "post"): REASON,
-    ("device-return", "post"): REASON,
+    ("node-uncordon", "post"): {},
+    ("device-return", "post"): MESSAGE,
     ("tenant-isolation", "put"): {"isolation": "mps"},
     ("api-quota-group", "delete"): {},
     ("endpoint", "delete"): {},

@@ -1,16 +1,15 @@
 """What comes in and goes out over REST."""
 
-from typing import Any
-
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from catalog.models import Alias, Model, ModelVersion, VersionFile
 from catalog.states import VersionState
+from kernel.api.bodies import Body
 from kernel.isolation import Requirement
 
 
-class ModelIn(serializers.Serializer[Any]):
+class ModelIn(Body):
     name = serializers.CharField(max_length=63)
     description = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
 
@@ -36,13 +35,13 @@ class ModelOut(serializers.ModelSerializer[Model]):
         fields = ["id", "name", "description", "latest_version", "latest_ready_version", "aliases", "created_at"]
 
 
-class FileIn(serializers.Serializer[Any]):
+class FileIn(Body):
     path = serializers.CharField(max_length=255, trim_whitespace=False)
     size = serializers.IntegerField(min_value=0)
     sha256 = serializers.RegexField(r"^[0-9a-f]{64}$")
 
 
-class VersionIn(serializers.Serializer[Any]):
+class VersionIn(Body):
     files = FileIn(many=True, allow_empty=False)
     description = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
     isolation = serializers.ChoiceField(
@@ -125,5 +124,5 @@ class VersionOut(serializers.ModelSerializer[ModelVersion]):
         return [alias.name for alias in version.aliases.all()]
 
 
-class AliasIn(serializers.Serializer[Any]):
+class AliasIn(Body):
     version = serializers.IntegerField(min_value=1, max_value=2_147_483_647)

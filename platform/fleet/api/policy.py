@@ -8,12 +8,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from fleet import policy
+from kernel.api.bodies import Body
 from kernel.isolation import Requirement
 from tenants.api.base import TenantView
 from tenants.roles import Permission
 
 
-class IsolationIn(serializers.Serializer[Any]):
+class IsolationIn(Body):
     """The least isolation that every replica of the tenant must have."""
 
     isolation = serializers.ChoiceField(choices=Requirement.choices)

@@ -9,6 +9,7 @@ from fleet import faults, selectors
 from fleet.layouts import MAX_INSTANCES
 from fleet.models import Device, Gateway, HealthEvent, JoinToken, MachineKind, Node, Partition
 from kernel import clock
+from kernel.api.bodies import Body
 
 
 class HolderOut(serializers.Serializer[Any]):
@@ -66,14 +67,14 @@ class DeviceOut(serializers.ModelSerializer[Device]):
         return faults.command_for(row.repair, row.uuid)
 
 
-class PlacementIn(serializers.Serializer[Any]):
+class PlacementIn(Body):
     """One MIG instance: a profile of the device at its first memory slice."""
 
     profile_id = serializers.IntegerField(min_value=0, max_value=255)
     start = serializers.IntegerField(min_value=0, max_value=15)
 
 
-class LayoutIn(serializers.Serializer[Any]):
+class LayoutIn(Body):
     """The instances that the GPU is to be cut into; none: whole again."""
 
     placements = PlacementIn(many=True)
@@ -84,7 +85,7 @@ class LayoutIn(serializers.Serializer[Any]):
         return value
 
 
-class DeviceReasonIn(serializers.Serializer[Any]):
+class DeviceReasonIn(Body):
     """Why, for whoever reads it later."""
 
     message = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
@@ -107,6 +108,10 @@ class NodeOut(serializers.ModelSerializer[Node]):
     held_device_bytes = serializers.IntegerField(read_only=True, allow_null=True)
     walls = WallOut(many=True, read_only=True)
     facts = serializers.DictField(read_only=True)
+    rank_address = serializers.CharField(
+        read_only=True,
+        help_text="Where ranks on other nodes reach those here; empty: it takes part in no replica over several nodes.",
+    )
     silent = serializers.SerializerMethodField()
 
     class Meta:
@@ -116,7 +121,7 @@ class NodeOut(serializers.ModelSerializer[Node]):
             "lease_expires_at", "agent_version", "data_address", "applied_generation", "hostname", "os", "cpus",
             "memory_bytes", "memory_available_bytes", "disk_free_bytes", "cpu_used", "held_host_bytes",
             "held_millicpus", "fault_domain", "walls", "facts", "device_count", "replica_count", "device_bytes",
-            "held_device_bytes", "silent",
+            "held_device_bytes", "silent", "rank_address",
         ]  # fmt: skip
 
     @extend_schema_field(
@@ -187,19 +192,19 @@ class NodeDetail(NodeOut):
         return HealthEventOut(self.context["health_events"], many=True).data
 
 
-class DrainIn(serializers.Serializer[Any]):
+class DrainIn(Body):
     """``accept_gap``: replicas may stop before their successors are ready."""
 
     accept_gap = serializers.BooleanField(default=False)
 
 
-class FaultDomainIn(serializers.Serializer[Any]):
+class FaultDomainIn(Body):
     """``name`` of what fails together: a rack, a power feed. Empty: the node by itself."""
 
     name = serializers.CharField(max_length=80, allow_blank=True)
 
 
-class JoinTokenIn(serializers.Serializer[Any]):
+class JoinTokenIn(Body):
     """What is to join. ``name`` overrides the machine's own."""
 
     kind = serializers.ChoiceField(choices=MachineKind.choices, default=MachineKind.NODE.value)

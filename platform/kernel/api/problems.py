@@ -1,7 +1,7 @@
 """Errors as ``application/problem+json`` (RFC 9457) with a stable ``code``."""
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
@@ -15,6 +15,11 @@ from kernel.errors import PlatformError, Unavailable
 logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
+# What DRF says of these is a template for the detail, with a name in braces.
+_TITLES: Final[dict[type[drf.APIException], str]] = {
+    drf.MethodNotAllowed: "Method not allowed",
+    drf.UnsupportedMediaType: "Unsupported media type",
+}
 
 
 class ProblemRenderer(JSONRenderer):
@@ -93,7 +98,7 @@ def _describe(exc: Exception, request_id: str) -> tuple[dict[str, Any] | None, i
             problem(
                 status=exc.status_code,
                 code=code if isinstance(code, str) else exc.default_code,
-                title=str(exc.default_detail).rstrip("."),
+                title=_TITLES.get(type(exc)) or str(exc.default_detail).rstrip("."),
                 detail=str(exc.detail),
                 request_id=request_id,
             ),

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from rest_framework import serializers
 
+from kernel.api.bodies import Body
 from metering.periods import GroupBy, HeldBy
 from tenants.api.limits import LimitsOut
 
@@ -100,7 +101,7 @@ class UsageOut(serializers.Serializer[Any]):
 _PER_MILLION: Final[dict[str, Any]] = {"max_digits": 12, "decimal_places": 6, "min_value": Decimal(0)}
 
 
-class PriceIn(serializers.Serializer[Any]):
+class PriceIn(Body):
     """Amounts of the currency for one million tokens."""
 
     prompt = serializers.DecimalField(**_PER_MILLION)
@@ -155,7 +156,7 @@ class PriceListOut(serializers.Serializer[Any]):
 _PER_HOUR: Final[dict[str, Any]] = {"max_digits": 18, "decimal_places": 6}
 
 
-class DevicePriceIn(serializers.Serializer[Any]):
+class DevicePriceIn(Body):
     """Amount of the currency for one whole device and one hour."""
 
     product = serializers.CharField(

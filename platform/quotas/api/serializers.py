@@ -5,6 +5,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from kernel.api.bodies import Body
 from quotas.amount import UNLIMITED_NUMBER, Amount, Kind, Line
 from quotas.models import TenantQuota
 from quotas.preview import Change, Preview
@@ -31,7 +32,7 @@ class QuotaOut(serializers.Serializer[Any]):
     group = serializers.CharField(allow_blank=True)
 
 
-class LimitsIn(serializers.Serializer[Any]):
+class LimitsIn(Body):
     """Only the limits that are named change. -1 is unlimited."""
 
     gpu_millis = serializers.IntegerField(
@@ -66,7 +67,10 @@ class GroupPreviewIn(GroupIn):
 
 
 class QuotaIn(LimitsIn):
-    """Only what is named changes. -1 is unlimited; a guarantee of -1 promises all that the limit allows."""
+    """Only what is named changes. -1 is unlimited; a guarantee of -1 promises all that the limit allows.
+
+    In a group that has a limit a guarantee is a number.
+    """
 
     guaranteed_gpu_millis = serializers.IntegerField(required=False, min_value=UNLIMITED_NUMBER, max_value=_MAX_BYTES)
     guaranteed_hbm_bytes = serializers.IntegerField(required=False, min_value=UNLIMITED_NUMBER, max_value=_MAX_BYTES)

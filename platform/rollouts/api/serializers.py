@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kernel.api.bodies import Body
 from kernel.api.numbers import NumberField
 from rollouts import experiments, selectors
 from rollouts.judge.checks import Tolerance
@@ -14,7 +15,7 @@ from rollouts.strategies import MAX_HOLD_SECONDS, MAX_REQUESTS, MAX_STEPS
 from serving.models import MAX_REPLICAS
 
 
-class ToleranceIn(serializers.Serializer[Any]):
+class ToleranceIn(Body):
     """How much worse than the baseline the candidate may be; fractions."""
 
     error_points = NumberField(min_value=0, max_value=1, default=Tolerance.error_points)
@@ -23,7 +24,7 @@ class ToleranceIn(serializers.Serializer[Any]):
     length_points = NumberField(min_value=0, max_value=1, default=Tolerance.length_points)
 
 
-class WishIn(serializers.Serializer[Any]):
+class WishIn(Body):
     """What to roll out, and how. ``version`` is a number or an alias; ``replicas`` 0: as many as the baseline has."""
 
     model = serializers.CharField(max_length=128)
@@ -101,6 +102,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     extra_bytes = serializers.IntegerField()
     fits = serializers.BooleanField()
     sentence = serializers.CharField()
+    reason = serializers.CharField(help_text='NoEngine: no engine runs the version, whatever room there is. Else "".')
     offers = OfferOut(many=True)
 
     def to_representation(self, instance: Preview) -> Any:
@@ -182,7 +184,7 @@ class ResultsOut(serializers.Serializer[Any]):
     measures = MeasureOut(many=True)
 
 
-class ExperimentIn(serializers.Serializer[Any]):
+class ExperimentIn(Body):
     """A new experiment. ``share`` is the candidate's part in per mille; with ``seconds`` it ends by itself."""
 
     endpoint = serializers.CharField(max_length=80)

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from fleet.layouts import Layout, Placed, Want
 from fleet.models import DeviceKind
+from kernel.api.bodies import Body
 from scheduling import cuts
 from scheduling.cuts import Cut, Plan, Waiting
 from tenants.api.base import PlatformView
@@ -56,7 +57,7 @@ class PlanOut(serializers.Serializer[Any]):
     unserved = WantOut(many=True)
 
 
-class WantIn(serializers.Serializer[Any]):
+class WantIn(Body):
     """``count`` instances with at least so much memory, or of one profile."""
 
     memory_bytes = serializers.IntegerField(min_value=0, default=0)
@@ -65,7 +66,7 @@ class WantIn(serializers.Serializer[Any]):
     count = serializers.IntegerField(min_value=1, max_value=cuts.MAX_WANTS, default=1)
 
 
-class DemandIn(serializers.Serializer[Any]):
+class DemandIn(Body):
     """What instances are wanted, the most pressing first."""
 
     demand = WantIn(many=True, allow_empty=False)

@@ -7,13 +7,14 @@ from rest_framework import serializers
 
 from catalog.outline import MAX_CONFIG_BYTES
 from kernel import errors
+from kernel.api.bodies import Body
 from scheduling.whynot import Why
 from serving.models import MAX_REPLICAS
 
 _CODES = ", ".join(Why)
 
 
-class FitIn(serializers.Serializer[Any]):
+class FitIn(Body):
     """What would be deployed. ``version`` is a number or an alias."""
 
     model = serializers.CharField(max_length=80)
@@ -61,20 +62,22 @@ class ParallelOut(serializers.Serializer[Any]):
 
 
 class NeedOut(serializers.Serializer[Any]):
-    """What one replica needs; bytes, tokens, CPUs."""
+    """What one replica needs; bytes, tokens, CPUs. Over several devices each number says of what it is."""
 
     kind = serializers.CharField()
-    weights_bytes = serializers.IntegerField()
-    kv_floor_bytes = serializers.IntegerField()
-    kv_bytes_per_token = serializers.IntegerField()
-    transfer_bytes = serializers.IntegerField()
-    workspace_bytes = serializers.IntegerField()
-    context_bytes = serializers.IntegerField()
-    headroom_bytes = serializers.IntegerField(help_text="Kept free above the critical watermark.")
-    total_bytes = serializers.IntegerField()
-    host_memory_bytes = serializers.IntegerField()
+    weights_bytes = serializers.IntegerField(help_text="Of all its devices together.")
+    kv_floor_bytes = serializers.IntegerField(help_text="Of all its devices together, at least.")
+    kv_bytes_per_token = serializers.IntegerField(help_text="Of all its devices together.")
+    transfer_bytes = serializers.IntegerField(help_text="Copied from host memory in each step, in all.")
+    workspace_bytes = serializers.IntegerField(help_text="On each device.")
+    context_bytes = serializers.IntegerField(help_text="On each device.")
+    headroom_bytes = serializers.IntegerField(
+        help_text="Kept free above the critical watermark, as if all were on one device."
+    )
+    total_bytes = serializers.IntegerField(help_text="On each device: what a device must have free.")
+    host_memory_bytes = serializers.IntegerField(help_text="Per stage, of its node.")
     max_model_len = serializers.IntegerField()
-    cpus = serializers.FloatField()
+    cpus = serializers.FloatField(help_text="Per stage, of its node.")
     devices = serializers.IntegerField(help_text="Devices that one replica takes together, per stage.")
     stages = serializers.IntegerField()
     isolation = serializers.CharField(help_text="The least that is accepted: any, mps, hardware, exclusive.")
@@ -121,7 +124,7 @@ class FitOut(serializers.Serializer[Any]):
     makes_room = serializers.BooleanField(help_text="Deployed all the same, others give way to it.")
 
 
-class EvaluationIn(serializers.Serializer[Any]):
+class EvaluationIn(Body):
     """A model that is not uploaded yet. ``serving`` is a serving config, as a deployment has it; where it names no
     ``dtype`` the weights are taken as the config says that they are stored."""
 

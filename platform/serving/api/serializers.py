@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kernel.api.bodies import Body
 from kernel.api.numbers import NumberField
 from serving import selectors
 from serving.conditions import Health
@@ -14,7 +15,7 @@ from serving.services.deployments import DEFAULT_DRAIN_SECONDS, DEFAULT_WEIGHT
 from telemetry.series import METRICS, Point
 
 
-class EndpointIn(serializers.Serializer[Any]):
+class EndpointIn(Body):
     """A new endpoint."""
 
     name = serializers.CharField(max_length=80)
@@ -22,7 +23,7 @@ class EndpointIn(serializers.Serializer[Any]):
     sticky = serializers.ChoiceField(choices=Sticky.choices, required=False, default=Sticky.NONE.value)
 
 
-class EndpointPatch(serializers.Serializer[Any]):
+class EndpointPatch(Body):
     """What can be changed of an endpoint; ``slo`` is replaced as a whole."""
 
     slo = serializers.DictField(
@@ -35,7 +36,7 @@ class EndpointPatch(serializers.Serializer[Any]):
     )
 
 
-class GrantIn(serializers.Serializer[Any]):
+class GrantIn(Body):
     """Who may call."""
 
     tenant = serializers.SlugField(max_length=40)
@@ -107,7 +108,7 @@ class CallableEndpointOut(serializers.Serializer[Any]):
     sentence = serializers.CharField(source="health.sentence")
 
 
-class DeploymentIn(serializers.Serializer[Any]):
+class DeploymentIn(Body):
     """What to serve, behind which endpoint (made when missing), and how often. ``version`` is a number or an alias."""
 
     endpoint = serializers.CharField(max_length=80)
@@ -125,7 +126,7 @@ class DeploymentIn(serializers.Serializer[Any]):
     )  # fmt: skip
 
 
-class DeploymentPatch(serializers.Serializer[Any]):
+class DeploymentPatch(Body):
     """What can be changed of a deployment."""
 
     replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)

@@ -61,7 +61,8 @@ def test_a_lost_node_comes_back_as_it_was_wanted(admin, node):
 def test_a_node_that_holds_something_is_not_removed(admin, node):
     share = Share(memory_bytes=GIB, host_bytes=GIB, millicpus=500)
     with transaction.atomic():
-        partitions.take(replica_id=uuid.uuid4(), device_id=Device.objects.get().id, share=share)
+        locked = partitions.lock_device(Device.objects.get().id)
+        partitions.take(uuid.uuid4(), [partitions.Rank(device=locked, share=share)])
     status, body = post(admin, node, "remove")
     assert (status, body["code"], body["data"]) == (409, "node_holds_replicas", {"replicas": 1})
 
