@@ -6,7 +6,7 @@ from django import forms
 from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
-from console.forms import NumberField
+from console.forms import ExactField, NumberField
 from console.presenters.limits import PERIODS
 from tenants.api.limits import amount, stored
 from tenants.models import BudgetPeriod, BudgetUnit, Limited
@@ -23,10 +23,7 @@ class LimitFields(forms.Form):
     max_parallel_requests = NumberField(
         label=_("At once"), required=False, min_value=1, max_value=RATES["max_parallel_requests"]
     )
-    max_budget = forms.DecimalField(
-        label=_("Budget"), required=False, max_digits=21, decimal_places=6, min_value=0,
-        error_messages={"invalid": _("A number.")},
-    )  # fmt: skip
+    max_budget = ExactField(label=_("Budget"), required=False, max_digits=21, decimal_places=6, min_value=0)
     budget_unit = forms.ChoiceField(label=_("Counted in"), required=False, choices=())
     budget_duration = forms.ChoiceField(
         label=_("Begins anew"), required=False, choices=list(PERIODS.items()), initial=BudgetPeriod.MONTH

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from console import problems
-from console.forms import styled
+from console.forms import AmountField, plain, styled
 from console.presenters.limits import STICKY
 from console.web import Here, done, tenant_page
 from kernel import errors
@@ -23,10 +23,10 @@ from tenants.roles import Permission
 class EndpointForm(forms.Form):
     """Empty promises nothing."""
 
-    ttft_p95_ms = forms.FloatField(label=gettext_lazy("First token, P95"), required=False)
-    itl_p95_ms = forms.FloatField(label=gettext_lazy("Between tokens, P95"), required=False)
-    e2e_p95_ms = forms.FloatField(label=gettext_lazy("To the end, P95"), required=False)
-    error_rate = forms.FloatField(label=gettext_lazy("Failed requests, at most"), required=False)
+    ttft_p95_ms = AmountField(label=gettext_lazy("First token, P95"), required=False)
+    itl_p95_ms = AmountField(label=gettext_lazy("Between tokens, P95"), required=False)
+    e2e_p95_ms = AmountField(label=gettext_lazy("To the end, P95"), required=False)
+    error_rate = AmountField(label=gettext_lazy("Failed requests, at most"), required=False)
     sticky = forms.ChoiceField(label=gettext_lazy("A caller stays on one variant by"), choices=list(STICKY.items()))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,9 +46,9 @@ def edit(request: HttpRequest, here: Here, deployment_id: uuid.UUID) -> HttpResp
     """The dialog, and the act."""
     found = access.access_deployment(here.actor, here.tenant, deployment_id)
     endpoint = found.endpoint
-    initial = {name: f"{value:g}" for name, value in endpoint.slo.items()}
+    initial = {name: plain(value) for name, value in endpoint.slo.items()}
     if "error_rate" in endpoint.slo:
-        initial["error_rate"] = f"{endpoint.slo['error_rate'] * 100:g}"
+        initial["error_rate"] = plain(endpoint.slo["error_rate"] * 100)
     form = EndpointForm(
         request.POST if request.method == "POST" else None, initial={**initial, "sticky": endpoint.sticky}
     )

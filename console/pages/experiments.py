@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from console import keyset, problems
-from console.forms import styled
+from console.forms import AmountField, styled
 from console.presenters import comparison, rollouts, samples
 from console.web import Here, done, refused, tenant_page
 from kernel import errors
@@ -40,7 +40,7 @@ class ExperimentForm(forms.Form):
 
     name = forms.CharField(label=gettext_lazy("Name"), max_length=120)
     candidate = forms.ChoiceField(label=gettext_lazy("Candidate"))
-    percent = forms.FloatField(label=gettext_lazy("Share of the candidate"), min_value=0.1, max_value=99.9, initial=50)
+    percent = AmountField(label=gettext_lazy("Share of the candidate"), min_value=0.1, max_value=99.9, initial=50)
     seconds = forms.ChoiceField(label=gettext_lazy("Ends"), choices=list(_HOURS.items()), required=False)
 
     def __init__(self, *args: Any, candidates: list[tuple[str, str]], **more: Any) -> None:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from console import problems
-from console.forms import styled
+from console.forms import ExactField, styled
 from console.web import Place, done, platform_page, refused
 from kernel import clock, errors
 from metering import deviceprices, prices
@@ -48,12 +48,12 @@ class PriceForm(forms.Form):
         required=False,
         empty_label=gettext_lazy("all that have no price of their own"),
     )
-    prompt = forms.DecimalField(label=gettext_lazy("Prompt"), min_value=0, max_value=_MOST, decimal_places=6)
-    cached = forms.DecimalField(
+    prompt = ExactField(label=gettext_lazy("Prompt"), min_value=0, max_value=_MOST, decimal_places=6)
+    cached = ExactField(
         label=gettext_lazy("Cached prompt"), min_value=0, max_value=_MOST, decimal_places=6, required=False,
         help_text=gettext_lazy("Empty: as prompt."),
     )  # fmt: skip
-    completion = forms.DecimalField(label=gettext_lazy("Output"), min_value=0, max_value=_MOST, decimal_places=6)
+    completion = ExactField(label=gettext_lazy("Output"), min_value=0, max_value=_MOST, decimal_places=6)
     valid_from = UtcField(
         label=gettext_lazy("From (UTC)"), required=False, help_text=gettext_lazy("Empty: from now on.")
     )
@@ -76,7 +76,7 @@ class DevicePriceForm(forms.Form):
     """An amount of the currency for one whole device and one hour; empty: what all cost."""
 
     product = forms.ChoiceField(label=gettext_lazy("Device type"), required=False)
-    per_hour = forms.DecimalField(
+    per_hour = ExactField(
         label=gettext_lazy("Per hour"), min_value=0, max_value=_MOST, decimal_places=6, required=False,
         help_text=gettext_lazy("Empty: what all devices cost."),
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """A tenant's quota, for platform admins: what it may hold, what nobody may take back, and whom a change would hurt."""
 
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -11,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from console import keyset, problems
-from console.forms import NumberField, styled
+from console.forms import AmountField, NumberField, styled
 from console.presenters.quotas import effects
 from console.web import Place, came_from, done, platform_page
 from kernel import errors
@@ -31,6 +32,8 @@ PER_PAGE = 50
 #: Members of a group that its row names.
 _NAMES = 6
 _MAX_GPUS = 1_000_000
+#: Of GiB: less than a byte.
+_DECIMALS = 10
 _FIELDS = {
     "guaranteed_gpu_millis": "guaranteed_gpus", "guaranteed_hbm_bytes": "guaranteed_hbm", "over_quota_weight": "weight",
     "gpu_millis": "gpus", "hbm_bytes": "hbm", "replicas": "replicas", "storage_bytes": "storage", "group": "name",
@@ -40,13 +43,13 @@ _FIELDS = {
 class Ceilings(forms.Form):
     """Limits of a tenant or of a group; an empty one is "no limit"."""
 
-    gpus = forms.FloatField(
+    gpus = AmountField(
         label=gettext_lazy("GPUs"), required=False, min_value=0, max_value=_MAX_GPUS,
         help_text=gettext_lazy("A MIG slice counts its share of a GPU, a CPU nothing."),
     )  # fmt: skip
-    hbm = forms.FloatField(label="HBM", required=False, min_value=0, max_value=2**30)
+    hbm = AmountField(label="HBM", required=False, min_value=0, max_value=2**30)
     replicas = NumberField(label=gettext_lazy("Replicas"), required=False, min_value=0, max_value=100_000)
-    storage = forms.FloatField(label=gettext_lazy("Storage"), required=False, min_value=0, max_value=2**30)
+    storage = AmountField(label=gettext_lazy("Storage"), required=False, min_value=0, max_value=2**30)
 
     def limits(self) -> dict[Kind, Amount]:
         """What the quotas room takes as ``changes``."""
@@ -67,12 +70,10 @@ class Ceilings(forms.Form):
 class QuotaForm(Ceilings):
     """Limits of a tenant; an empty guarantee is "all that the limit allows"."""
 
-    guaranteed_gpus = forms.FloatField(
+    guaranteed_gpus = AmountField(
         label=gettext_lazy("Of these guaranteed"), required=False, min_value=0, max_value=_MAX_GPUS
     )
-    guaranteed_hbm = forms.FloatField(
-        label=gettext_lazy("Of this guaranteed"), required=False, min_value=0, max_value=2**30
-    )
+    guaranteed_hbm = AmountField(label=gettext_lazy("Of this guaranteed"), required=False, min_value=0, max_value=2**30)
     weight = NumberField(
         label=gettext_lazy("Weight above the guarantee"), required=False, min_value=0, max_value=MAX_WEIGHT,
         help_text=gettext_lazy("Share in what others leave free; 100 is usual."),
@@ -202,4 +203,5 @@ def _amount(given: float | None, unit: int) -> Amount:
 
 
 def _shown(number: int, unit: int) -> str:
-    return "" if number < 0 else f"{number / unit:.6g}"
+    """So many digits that what is shown is read back as the same number."""
+    return "" if number < 0 else f"{Decimal(number) / unit:.{_DECIMALS}f}".rstrip("0").rstrip(".")

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from console import keyset, problems
-from console.forms import styled
+from console.forms import AmountField, styled
 from console.limitforms import LimitFields, initial_limits
 from console.web import Place, came_from, done, platform_page
 from kernel import errors
@@ -48,7 +48,7 @@ class TenantForm(forms.Form):
 class LimitsForm(LimitFields):
     """What all keys of a tenant together may use."""
 
-    weight = forms.FloatField(
+    weight = AmountField(
         label=gettext_lazy("Weight"), required=False, min_value=services.MIN_WEIGHT, max_value=services.MAX_WEIGHT,
         help_text=gettext_lazy("Share of an engine beside others who wait; 1 is usual."),
     )  # fmt: skip

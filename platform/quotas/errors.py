@@ -1,8 +1,12 @@
 """Errors of this room: :class:`kernel.errors.QuotaExceeded`, with sentences made here."""
 
+from collections.abc import Sequence
+
 from kernel import errors
 from quotas.amount import Amount, Kind, Line
 
+#: Tenants that a refusal names.
+_NAMED = 10
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _COUNTED = {
     Kind.GPU_MILLIS: "GPUs", Kind.HBM_BYTES: "of device memory", Kind.REPLICAS: "replicas",
@@ -40,6 +44,17 @@ def counted(kind: Kind, amount: Amount) -> str:
     """``amount`` with what it counts: ``1 GPU``, ``3 replicas``, ``1.5 GiB of storage``."""
     number, what = describe(kind, amount), _COUNTED[kind]
     return f"{number} {what.removesuffix('s') if number == '1' else what}"
+
+
+def named(slugs: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    more = f" and {len(slugs) - _NAMED} more" if len(slugs) > _NAMED else ""
+    return f"{', '.join(slugs[:_NAMED])}{more}"
+
+
+def what(kind: Kind) -> str:
+    """What is counted, without a number: ``GPUs``, ``device memory``."""
+    return _COUNTED[kind].removeprefix("of ")
 
 
 def describe(kind: Kind, amount: Amount) -> str:

@@ -58,7 +58,8 @@ class QuotaGroup(Limits):
 class TenantQuota(Limits):
     """What a tenant may hold. A tenant without a row has the defaults of the settings.
 
-    A guarantee of -1 promises all that the limit allows: nothing is borrowed then. ``over_quota_weight`` is the share
+    A guarantee of -1 promises all that the limit allows: nothing is borrowed then (``promises.check`` refuses it in a
+    group that has a limit). ``over_quota_weight`` is the share
     in what is left over above all guarantees; 0 never gets any of it before others.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kernel import scope
 from kernel.actors import Actor
-from quotas import selectors, services, usage
+from quotas import promises, selectors, services, usage
 from quotas.amount import ZERO, Amount, Kind, Line
 from quotas.models import QuotaGroup, TenantQuota
 from quotas.usage import Held
@@ -109,7 +109,7 @@ def preview(
         setattr(quota, name, value)
     if group is not None:
         quota.group = services.group_named(group) if group else None
-    services.check(quota)
+    promises.check(quota)
     shown = tuple(Change(before=before[kind], after=selectors.line_of(quota, tenant, kind)) for kind in Kind)
     comes_in = quota.group if quota.group_id != was_in else None
     roof, members = _coming_into(comes_in, quota) if comes_in is not None else (None, ())
@@ -133,7 +133,7 @@ def preview_group(*, actor: Actor, name: str, changes: Mapping[Kind, Amount], ne
     members = selectors.members_of(group)
     used = selectors.usage_of({member.tenant_id for member in members})
     before = selectors.together(group, members, used)
-    services.check_group(services.changed(group, changes))
+    promises.check_group(services.changed(group, changes))
     after = selectors.together(group, members, used)
     shown = _changes(before.lines, after.lines)
     theirs = [

@@ -63,8 +63,7 @@ def terms_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, TenantQuota]
 
 def lines_of(tenant: Tenant) -> list[Line]:
     """Every quota of ``tenant`` with what is used of it, in the order of :class:`Kind`."""
-    quota = terms_of(tenant)
-    return [line_of(quota, tenant, kind) for kind in Kind]
+    return lines_in(terms_of(tenant), tenant, list(Kind))
 
 
 def lines_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, list[Line]]:
@@ -89,13 +88,27 @@ def lines_by_tenant(tenants: Collection[Tenant]) -> dict[uuid.UUID, list[Line]]:
     return found
 
 
+def is_bounded(quota: TenantQuota, kind: Kind) -> bool:
+    """False where neither ``quota`` nor its group limits ``kind``: any amount is allowed, whatever is held."""
+    return any(not _limit(row, kind).unlimited for row in (quota, quota.group) if row is not None)
+
+
 def line_of(quota: TenantQuota, tenant: Tenant, kind: Kind) -> Line:
     """One line, with what the tenant's group leaves. ``quota`` need not be saved: its group may be another."""
+    return lines_in(quota, tenant, [kind])[0]
+
+
+def lines_in(quota: TenantQuota, tenant: Tenant, kinds: Sequence[Kind]) -> list[Line]:
+    """:func:`line_of` for some kinds, in their order."""
     group = quota.group
-    members = members_of(group) if group is not None and not _limit(group, kind).unlimited else []
+    shared = {kind for kind in kinds if group is not None and not _limit(group, kind).unlimited}
+    members = members_of(group) if group is not None and shared else []
     beside = {member.tenant_id for member in members} - {tenant.id}
-    used = usage.used_by({tenant.id, *beside}, kind)
-    return _line(quota, kind, used[tenant.id], _sum(used[each] for each in beside))
+    used = usage.used_of({tenant.id, *beside}, kinds)
+    return [
+        _line(quota, kind, used[kind][tenant.id], _sum(used[kind][each] for each in beside if kind in shared))
+        for kind in kinds
+    ]
 
 
 def _line(quota: TenantQuota, kind: Kind, own: Amount, beside: Amount) -> Line:
@@ -114,8 +127,8 @@ def _line(quota: TenantQuota, kind: Kind, own: Amount, beside: Amount) -> Line:
 
 
 def usage_of(tenant_ids: Collection[uuid.UUID]) -> dict[Kind, dict[uuid.UUID, Amount]]:
-    """What each of them holds of each kind now; one query for each kind."""
-    return {kind: usage.used_by(tenant_ids, kind) for kind in Kind}
+    """What each of them holds of each kind now."""
+    return usage.used_of(tenant_ids, list(Kind))
 
 
 def members_of(group: QuotaGroup) -> list[TenantQuota]:
@@ -167,6 +180,11 @@ def promised_in(group: QuotaGroup, kind: Kind, but: TenantQuota | None = None) -
     members = [member for member in members_of(group) if but is None or member.tenant_id != but.tenant_id]
     firm = (_guaranteed(member, kind) for member in members)
     return _sum(each for each in firm if not each.unlimited)
+
+
+def endless_in(group: QuotaGroup, kind: Kind) -> list[str]:
+    """Slugs of the tenants of ``group`` that are guaranteed all that their own limit allows, which is no number."""
+    return [member.tenant.slug for member in members_of(group) if _guaranteed(member, kind).unlimited]
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:

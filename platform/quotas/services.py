@@ -11,7 +11,7 @@ from kernel import errors as platform_errors
 from kernel.actors import Actor
 from ledger import hints, outbox
 from ledger.record import record
-from quotas import errors, selectors
+from quotas import errors, promises, selectors
 from quotas.amount import Amount, Kind
 from quotas.models import GROUP_NAME, QuotaGroup, TenantQuota
 from quotas.tree import MAX_WEIGHT
@@ -19,8 +19,6 @@ from tenants import access
 from tenants.models import Tenant
 
 MAX_GROUPS = 200
-#: Members that a refusal names.
-_NAMED = 10
 #: Outbox topic: limits have changed; what waits may have a place now, or a claim.
 CHANGED = "quotas.changed"
 
@@ -48,10 +46,10 @@ def require(
     quota = _locked(tenant)
     if quota.group is not None:  # two tenants of a group meet here, not before
         quota.group = _locked_group(quota.group)
-    for kind, amount in wanted.items():
-        line = selectors.line_of(quota, tenant, kind)
-        if not line.allows(amount):
-            raise errors.exceeded(line, amount)
+    bounded = [kind for kind in wanted if selectors.is_bounded(quota, kind)]  # what is not is always allowed
+    for line in selectors.lines_in(quota, tenant, bounded):
+        if not line.allows(wanted[line.kind]):
+            raise errors.exceeded(line, wanted[line.kind])
 
 
 def check_storage(tenant: Tenant, size_bytes: int) -> None:
@@ -75,7 +73,8 @@ def set_quota(
     lowered guarantee may be claimed back by others.
 
     Raises:
-        errors.InvalidInput: a guarantee above its limit, or more guaranteed than the group may hold.
+        errors.InvalidInput: a guarantee above its limit, more guaranteed than the group may hold, or "all that the
+            limit allows" in a group that has a limit.
         errors.NotFound: there is no such group.
     """
     access.require_platform_admin(actor)
@@ -89,7 +88,7 @@ def set_quota(
             setattr(quota, name, value)
         if quota.group is not None:  # two that promise, or one that promises and one that lowers the limit, meet here
             quota.group = _locked_group(quota.group)
-        check(quota)
+        promises.check(quota)
         quota.updated_at = clock.now()
         quota.save()
         after = {name: _plain(value) for name, value in values.items()}
@@ -116,32 +115,6 @@ def values_of(changes: Mapping[Kind, Amount], guaranteed: Mapping[Kind, Amount],
     return values
 
 
-def check(quota: TenantQuota) -> None:
-    """Raise unless every guarantee of ``quota`` (saved or not) is within its limit, and its group can keep them all."""
-    for kind in selectors.GUARANTEED:
-        firm = Amount.limit(getattr(quota, f"guaranteed_{kind.value}"))
-        limit = Amount.limit(getattr(quota, kind.value))
-        if not firm.unlimited and not limit.covers(firm):
-            raise platform_errors.InvalidInput(
-                f"{errors.counted(kind, firm)} cannot be guaranteed: the limit is {errors.describe(kind, limit)}.",
-                data={"field": f"guaranteed_{kind.value}"},
-            )
-        _check_room(quota, kind, firm)
-
-
-def _check_room(quota: TenantQuota, kind: Kind, firm: Amount) -> None:
-    if quota.group is None or firm.unlimited:
-        return
-    limit = Amount.limit(getattr(quota.group, kind.value))
-    promised = selectors.promised_in(quota.group, kind, but=quota).plus(firm)
-    if not limit.covers(promised):
-        raise platform_errors.InvalidInput(
-            f"{errors.counted(kind, promised)} would be guaranteed in the group {quota.group.name}; "
-            f"it may hold {errors.describe(kind, limit)}.",
-            data={"field": f"guaranteed_{kind.value}"},
-        )
-
-
 def set_group(*, actor: Actor, name: str, changes: Mapping[Kind, Amount], new: bool = False) -> QuotaGroup:
     """Make a group of tenants or change its limits; what is not named stays (unlimited at first). Platform admins.
 
@@ -149,7 +122,8 @@ def set_group(*, actor: Actor, name: str, changes: Mapping[Kind, Amount], new: b
     may be no group of that name yet.
 
     Raises:
-        errors.InvalidInput: no name for a group, or a limit below what is guaranteed in the group.
+        errors.InvalidInput: no name for a group, a limit below what is guaranteed in the group, or one while tenants
+            of it are guaranteed all that their own limit allows.
         errors.Conflict: there are :data:`MAX_GROUPS` already, or with ``new`` one of that name.
     """
     access.require_platform_admin(actor)
@@ -158,7 +132,7 @@ def set_group(*, actor: Actor, name: str, changes: Mapping[Kind, Amount], new: b
         is_new = group._state.adding
         before = {kind.value: getattr(group, kind.value) for kind in changes}
         changed(group, changes)
-        check_group(group)
+        promises.check_group(group)
         group.updated_at = clock.now()
         try:
             with transaction.atomic():
@@ -199,18 +173,6 @@ def changed(group: QuotaGroup, changes: Mapping[Kind, Amount]) -> QuotaGroup:
     return group
 
 
-def check_group(group: QuotaGroup) -> None:
-    """Raise unless ``group`` (saved or not) can keep what its tenants are guaranteed."""
-    for kind in selectors.GUARANTEED:
-        limit, promised = Amount.limit(getattr(group, kind.value)), selectors.promised_in(group, kind)
-        if not limit.covers(promised):
-            raise platform_errors.InvalidInput(
-                f"Guaranteed to tenants of the group {group.name}: {errors.counted(kind, promised)}. "
-                f"A limit of {errors.describe(kind, limit)} could not keep that.",
-                data={"field": kind.value},
-            )
-
-
 def delete_group(*, actor: Actor, name: str) -> None:
     """Forget a group that has no members.
 
@@ -230,9 +192,8 @@ def check_empty(group: QuotaGroup) -> None:
     """Raise :class:`kernel.errors.Conflict`, which names them, where tenants are in ``group``."""
     members = [member.tenant.slug for member in selectors.members_of(group)]
     if members:
-        more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
         raise platform_errors.Conflict(
-            f"Tenants are in the group {group.name}: {', '.join(members[:_NAMED])}{more}. Take them out of it first.",
+            f"Tenants are in the group {group.name}: {errors.named(members)}. Take them out of it first.",
             code="quota_group_in_use",
             data={"members": members},
         )
@@ -272,10 +233,13 @@ def _plain(value: Any) -> Any:
 def _locked(tenant: Tenant) -> TenantQuota:
     """The tenant's row, made from the defaults when it is missing, locked."""
     with scope.tenant(tenant.id):
-        TenantQuota.objects.get_or_create(tenant=tenant, defaults={**selectors.defaults(), "updated_at": clock.now()})
-        return (
-            TenantQuota.objects.select_for_update(of=("self",), no_key=True).select_related("group").get(tenant=tenant)
-        )
+        rows = TenantQuota.objects.select_for_update(of=("self",), no_key=True).select_related("group")
+        found = rows.filter(tenant=tenant).first()
+        if found is None:  # made by whoever needs it first, maybe somebody else just now
+            values = {**selectors.defaults(), "updated_at": clock.now()}
+            TenantQuota.objects.get_or_create(tenant=tenant, defaults=values)
+            found = rows.get(tenant=tenant)
+        return found
 
 
 def _locked_group(group: QuotaGroup) -> QuotaGroup:

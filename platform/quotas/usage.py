@@ -13,6 +13,19 @@ from tenants.models import Tenant
 
 #: Bytes or a count by tenant, for all of them in one query; who holds nothing may be left out.
 Counter = Callable[[Collection[uuid.UUID]], Mapping[uuid.UUID, int]]
+#: The same of several kinds, all in that one query.
+Together = Callable[[Collection[uuid.UUID]], Mapping[Kind, Mapping[uuid.UUID, int]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The counter of one ``kind`` of those that ``count`` counts; whoever asks for several of them asks it once."""
+
+    count: Together
+    kind: Kind
+
+    def __call__(self, tenant_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, int]:
+        return self.count(tenant_ids).get(self.kind, {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +48,7 @@ _breakdowns: list[Breakdown] = []
 
 def counted_by(kind: Kind, counter: Counter) -> None:
     """Let ``counter`` say what tenants hold of ``kind``."""
-    if _counters.get(kind, counter) is not counter:
+    if _counters.get(kind, counter) != counter:
         raise RuntimeError(f"{kind} is counted by somebody else already")
     _counters[kind] = counter
 
@@ -53,12 +66,30 @@ def used(tenant: Tenant, kind: Kind) -> Amount:
 
 def used_by(tenant_ids: Collection[uuid.UUID], kind: Kind) -> dict[uuid.UUID, Amount]:
     """What each of them holds of ``kind`` now; one query for all of them."""
+    return used_of(tenant_ids, [kind])[kind]
+
+
+def used_of(tenant_ids: Collection[uuid.UUID], kinds: Collection[Kind]) -> dict[Kind, dict[uuid.UUID, Amount]]:
+    """What each of them holds of each of ``kinds`` now; at most one query for each, one for those counted together."""
+    asked: dict[Together, Mapping[Kind, Mapping[uuid.UUID, int]]] = {}
+    found = {}
+    for kind in kinds:
+        counter = _counter_of(kind)
+        if isinstance(counter, Part):
+            if counter.count not in asked:
+                asked[counter.count] = counter.count(tenant_ids)
+            held = asked[counter.count].get(kind, {})
+        else:
+            held = counter(tenant_ids)
+        found[kind] = {tenant_id: Amount.of(held.get(tenant_id, 0)) for tenant_id in tenant_ids}
+    return found
+
+
+def _counter_of(kind: Kind) -> Counter:
     try:
-        counter = _counters[kind]
+        return _counters[kind]
     except KeyError:
         raise RuntimeError(f"nobody counts {kind}; register with quotas.usage.counted_by") from None
-    found = counter(tenant_ids)
-    return {tenant_id: Amount.of(found.get(tenant_id, 0)) for tenant_id in tenant_ids}
 
 
 def holdings(tenant: Tenant) -> list[Held]:

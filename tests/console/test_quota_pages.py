@@ -1,8 +1,12 @@
 """The quota dialog: what is filled in arrives, and whom it would hurt is told before."""
 
+import re
+
 import pytest
 from django.test import Client
 
+from quotas.amount import Amount, Kind
+from quotas.models import QuotaGroup
 from quotas.selectors import terms_of
 from quotas.services import set_group
 from serving.models import Deployment
@@ -82,7 +86,12 @@ def test_an_admin_makes_a_group_sees_whom_a_lower_limit_hurts_and_deletes_it_whe
     again = client.post("/platform/quotas/new-group/", LIMITS | {"name": "lab"})
     assert (again.status_code, "A group with this name exists already" in said(again)) == (422, True)
     assert "No tenant is in this group" in said(client.get(f"{GROUPS}/lab/"))
-    into = client.post("/platform/tenants/harbor/quota/preview/", FORM | {"guaranteed_gpus": "", "group": "lab"})
+    where = "/platform/tenants/harbor/quota/"
+    endless = [client.post(to, FORM | {"guaranteed_gpus": "", "group": "lab"}) for to in (where, f"{where}preview/")]
+    for answer in endless:
+        assert "Name a number as the guarantee; 0 guarantees nothing." in said(answer)
+    assert 'class="field has-error"><label for="id_guaranteed_gpus"' in said(endless[0])
+    into = client.post(f"{where}preview/", FORM | {"guaranteed_gpus": "0", "group": "lab"})
     assert "The group lab would hold, of its limits: " in said(into)
     assert "Replicas 2 / 4" in said(into)
     client.post("/platform/tenants/harbor/quota/", FORM | {"guaranteed_gpus": "1", "group": "lab"})
@@ -107,3 +116,52 @@ def test_an_admin_makes_a_group_sees_whom_a_lower_limit_hurts_and_deletes_it_whe
     for sentence in ("made the quota group lab", "and put it into the group lab", "changed the quota of the group lab",
                      "and took it out of the group lab", "deleted the quota group lab"):  # fmt: skip
         assert sentence in audit
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        ("-1", "At least 0."),
+        (" -1 ", "At least 0."),
+        ("abc", "A number in plain digits, like 12 or 2.5."),
+        ("\uff11\uff12", "A number in plain digits, like 12 or 2.5."),
+        ("\u0663", "A number in plain digits, like 12 or 2.5."),
+        ("1e3", "A number in plain digits, like 12 or 2.5."),
+        ("1_000", "A number in plain digits, like 12 or 2.5."),
+        ("2,5", "A number in plain digits, like 12 or 2.5."),
+        ("nan", "A number in plain digits, like 12 or 2.5."),
+        ("9" * 30, "At most 1000000."),
+        ("9" * 400, "A number in plain digits, like 12 or 2.5."),
+    ],
+)
+def test_odd_input_is_refused_at_its_field_and_stays_in_the_form(typed, why):
+    client, user = signed_in(make_user(admin=True)), make_user(admin=True)
+    set_group(actor=actor_for(user), name="lab", changes={})
+    for where, more in (("new-group", {"name": "other"}), ("groups/lab/edit", {})):
+        body = LIMITS | more | {"gpus": typed, "hbm": "1.5", "storage": "0.25"}
+        refused = client.post(f"/platform/quotas/{where}/", body)
+        assert refused.status_code == 422
+        field = said(refused).partition('for="id_gpus"')[2].partition("</div></div>")[0]
+        assert f">{why}<" in field
+        shown = re.findall(r'name="(name|gpus|hbm|replicas|storage)"[^>]*? value="([^"]*)"', refused.content.decode())
+        assert dict(shown) == {name: value for name, value in body.items() if value}
+        assert 'type="number"' not in refused.content.decode(), "a browser would drop what it cannot read"
+    assert "effects" not in said(client.post("/platform/quotas/groups/lab/preview/", LIMITS | {"gpus": typed}))
+    assert not QuotaGroup.objects.filter(name="other").exists()
+
+
+def test_what_a_dialog_shows_is_what_it_saves():
+    """To the byte, and without powers of ten."""
+    user = make_user(admin=True)
+    limits = {
+        Kind.HBM_BYTES: Amount.of(123_456_789_012),
+        Kind.GPU_MILLIS: Amount.of(10**9),
+        Kind.STORAGE_BYTES: Amount.of(1),
+    }
+    set_group(actor=actor_for(user), name="lab", changes=limits)
+    page = signed_in(user).get(f"{GROUPS}/lab/edit/").content.decode()
+    form = dict(re.findall(r'name="(gpus|hbm|replicas|storage)" value="([^"]*)"', page))
+    assert form["gpus"] == "1000000"
+    signed_in(user).post(f"{GROUPS}/lab/edit/", {"replicas": "", **form})
+    group = QuotaGroup.objects.get()
+    assert (group.hbm_bytes, group.gpu_millis, group.storage_bytes) == (123_456_789_012, 10**9, 1)

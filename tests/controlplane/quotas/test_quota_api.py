@@ -87,7 +87,7 @@ def test_a_group_bounds_its_tenants_together(tenant, admin):
     assert (made.status_code, made.json()["members"]) == (200, [])
     other = build.make_tenant("other")
     for slug in ("acme", "other"):
-        body = {"group": "research", "replicas": 3}
+        body = {"group": "research", "replicas": 3, "guaranteed_gpu_millis": 0}
         assert admin.put(f"/api/v1/admin/tenants/{slug}/quota", body, format="json").json()["group"] == "research"
     version = catalog.checked_version(other)
     serving.deploy_version(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.models import Partition
-from kernel import actors, errors, ids
+from kernel import actors, errors, ids, scope
 from ledger.models import AuditEvent
 from quotas import selectors, services, usage
 from quotas.amount import ZERO, Amount, Kind
@@ -146,10 +146,75 @@ def test_a_limit_that_could_not_keep_what_is_guaranteed_is_refused_and_so_is_its
     assert admin.put(f"{GROUPS}/lab", {"gpu_millis": 3000}, format="json").status_code == 200
 
 
+def refusals(admin, where, body):
+    """How the act and its preview answer."""
+    return [admin.put(where, body, format="json"), admin.post(f"{where}/preview", body, format="json")]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        pytest.param({"guaranteed_gpu_millis": -1}, "guaranteed_gpu_millis", id="a member is to get it"),
+        pytest.param(
+            {"group": "ship", "guaranteed_gpu_millis": 0}, "guaranteed_hbm_bytes", id="of each kind by itself"
+        ),
+    ],
+)
+def test_all_that_the_limit_allows_is_no_guarantee_in_a_group_with_a_limit(admin, lab, body, field):
+    services.set_group(actor=ADMIN, name="ship", changes={Kind.HBM_BYTES: Amount.of(2**30)})
+    where = "/api/v1/admin/tenants/acme/quota"
+    for response in refusals(admin, where, body):
+        assert (response.status_code, response.json()["data"]["field"]) == (400, field)
+        assert "Name a number as the guarantee; 0 guarantees nothing." in response.json()["detail"]
+    numbers = {name: 0 for name in body if name.startswith("guaranteed")} | {field: 0}
+    assert [each.status_code for each in refusals(admin, where, body | numbers)] == [200, 200]
+
+
+def test_who_comes_into_a_group_with_a_limit_names_a_number(admin, lab):
+    build.make_tenant("third")
+    where = "/api/v1/admin/tenants/third/quota"
+    for response in refusals(admin, where, {"group": "lab"}):
+        assert response.status_code == 400
+        assert response.json()["detail"] == (
+            "The group lab may hold 4 GPUs, so no tenant in it can be guaranteed all that its own limit allows. "
+            "Name a number as the guarantee; 0 guarantees nothing."
+        )
+    body = {"group": "lab", "guaranteed_gpu_millis": 500}
+    assert [each.status_code for each in refusals(admin, where, body)] == [200, 200]
+    full = {"guaranteed_gpu_millis": 1001}
+    assert [each.status_code for each in refusals(admin, where, full)] == [400, 400], "it is kept beside the others"
+
+
+def test_a_group_gets_no_limit_while_a_tenant_in_it_is_guaranteed_all(admin, lab):
+    for response in refusals(admin, f"{GROUPS}/lab", {"hbm_bytes": 2**30}):
+        assert (response.status_code, response.json()["data"]["field"]) == (400, "hbm_bytes")
+        assert response.json()["data"]["members"] == ["acme", "other"]
+        assert response.json()["detail"] == (
+            "Tenants of the group lab are guaranteed all that their own limit allows: acme, other. "
+            "Name a number as the guarantee of each before the group gets a limit of device memory."
+        )
+    for slug in ("acme", "other"):
+        admin.put(f"/api/v1/admin/tenants/{slug}/quota", {"guaranteed_hbm_bytes": 0}, format="json")
+    assert [each.status_code for each in refusals(admin, f"{GROUPS}/lab", {"hbm_bytes": 2**30})] == [200, 200]
+
+
+def test_a_row_from_before_that_is_guaranteed_all_in_a_limited_group_stays_readable(admin, lab):
+    acme = Tenant.objects.get(slug="acme")
+    with scope.tenant(acme.id):
+        TenantQuota.objects.update(guaranteed_gpu_millis=-1)
+    lines = admin.get("/api/v1/tenants/acme/quota").json()["items"]
+    assert (lines[0]["guaranteed"], lines[0]["borrowed"]) == (-1, 0)
+    assert admin.get(f"{GROUPS}/lab").json()["members"] == ["acme", "other"]
+    assert admin.put("/api/v1/admin/tenants/acme/quota", {"replicas": 3}, format="json").status_code == 400
+    out = admin.put("/api/v1/admin/tenants/acme/quota", {"group": ""}, format="json")
+    assert out.status_code == 200
+
+
 def test_who_comes_into_a_group_is_told_with_those_that_are_in_it(admin, lab):
     where = "/api/v1/admin/tenants/third/quota"
     third = build.make_tenant("third")
     lab[third.id, Kind.REPLICAS] = 2
+    services.set_quota(actor=ADMIN, tenant=third, changes={}, guaranteed={Kind.GPU_MILLIS: Amount.of(0)})
     found = looked(admin, where, group="lab", replicas=9)
     assert found["group"]["name"] == "lab"
     assert (of(found["group"], "replicas")["used"], of(found["group"], "replicas")["over"]) == (7, 1)
@@ -162,7 +227,6 @@ def test_who_comes_into_a_group_is_told_with_those_that_are_in_it(admin, lab):
     lab[Tenant.objects.get(slug="acme").id, Kind.GPU_MILLIS] = 2000
     claims = looked(admin, where, group="lab", guaranteed_gpu_millis=1000, gpu_millis=1000)
     assert [one["tenant"] for one in claims["may_lose"]] == ["acme"], "above what is guaranteed to it there"
-    services.set_quota(actor=ADMIN, tenant=third, changes={}, guaranteed={Kind.GPU_MILLIS: Amount.of(0)})
     assert looked(admin, where, group="lab")["may_lose"] == []
     out = looked(admin, "/api/v1/admin/tenants/acme/quota", group="")
     assert (out["hurts"], out["group"], of(out, "replicas")["left_after"]) == (False, None, 3)
@@ -216,7 +280,9 @@ def test_two_members_that_are_placed_at_once_never_pass_the_groups_limit():
     size = next(iter(answers.values()))[0].need.total_bytes
     services.set_group(actor=ADMIN, name="lab", changes={Kind.HBM_BYTES: Amount.of(3 * size)})
     for tenant in Tenant.objects.all():
-        services.set_quota(actor=ADMIN, tenant=tenant, changes={}, group="lab")
+        services.set_quota(
+            actor=ADMIN, tenant=tenant, changes={}, guaranteed={Kind.HBM_BYTES: Amount.of(0)}, group="lab"
+        )
     ends = []
     for pair in zip(*answers.values(), strict=True):
         ends += _at_once([lambda answer=answer: commit.commit(answer) for answer in pair])
@@ -229,7 +295,7 @@ def test_two_members_that_are_placed_at_once_never_pass_the_groups_limit():
 def test_what_is_promised_and_a_lower_limit_of_the_group_do_not_pass_each_other():
     tenant = build.make_tenant()
     services.set_group(actor=ADMIN, name="lab", changes={})
-    services.set_quota(actor=ADMIN, tenant=tenant, changes={}, group="lab")
+    services.set_quota(actor=ADMIN, tenant=tenant, changes={}, guaranteed={Kind.GPU_MILLIS: Amount.of(0)}, group="lab")
     ends = _at_once(
         [
             lambda: services.set_group(actor=ADMIN, name="lab", changes={Kind.GPU_MILLIS: Amount.of(1000)}),

@@ -162,7 +162,7 @@ def test_lines_of_many_tenants_are_those_of_each_for_as_many_queries(monkeypatch
     for tenant in tenants[:2]:
         services.set_quota(
             actor=admin, tenant=tenant, changes={Kind.GPU_MILLIS: Amount.of(15)},
-            guaranteed={Kind.GPU_MILLIS: Amount.of(4)}, weight=50, group="lab",
+            guaranteed={Kind.GPU_MILLIS: Amount.of(4), Kind.HBM_BYTES: Amount.of(4)}, weight=50, group="lab",
         )  # fmt: skip
     set_quota(tenants[2], replicas=9)
     each = {tenant.id: selectors.lines_of(tenant) for tenant in tenants}
