@@ -57,6 +57,7 @@ class Node(models.Model):
     sequence = models.BigIntegerField(default=0)
     health_sequence = models.BigIntegerField(default=0)
     data_address = models.CharField(max_length=255, blank=True)
+    rank_address = models.CharField(max_length=64, blank=True)
     applied_generation = models.BigIntegerField(default=0)
 
     hostname = models.CharField(max_length=255, blank=True)
@@ -177,6 +178,7 @@ class Device(models.Model):
             models.CheckConstraint(condition=Q(kind__in=DeviceKind.values), name="device_kind_known"),
             models.CheckConstraint(condition=Q(state__in=DeviceState.values), name="device_state_known"),
         ]
+        indexes = [models.Index(fields=["state"], condition=~Q(state=DeviceState.HEALTHY), name="device_not_healthy")]
 
     def __str__(self) -> str:
         return f"{self.product} {self.uuid}"

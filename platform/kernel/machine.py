@@ -68,6 +68,9 @@ def move(
 ) -> Move:
     """Move ``row`` to state ``to`` and write ``fields`` with it; ``row`` is refreshed in place.
 
+    The state that is left is the database's: that of ``row`` is tried first, and where it is behind, the row is locked
+    and read.
+
     ``expect`` narrows the allowed source states further. Columns ``reason``, ``message`` and ``state_changed_at`` are
     written where the model has them. Must run inside a transaction that also records the move.
 
@@ -79,19 +82,21 @@ def move(
         sources &= frozenset(expect)
     if not transaction.get_connection(row._state.db).in_atomic_block:
         raise RuntimeError(f"{transitions.name}: a move needs a transaction")
-    manager = type(row)._base_manager
-    current = manager.select_for_update(no_key=True).filter(pk=row.pk).values_list("state", flat=True).first()
-    if current is None or current not in sources:
-        raise errors.StaleTransition(
-            f"{transitions.name} {row.pk} is {current or 'gone'}; it cannot become {to} from there.",
-            data={"state": current, "wanted": str(to), "allowed_from": sorted(sources)},
-        )
     names = {field.name for field in row._meta.concrete_fields}
     values: dict[str, Any] = {"state": to, **fields}
     for name, value in (("reason", reason), ("message", message), ("state_changed_at", clock.now())):
         if name in names:
             values[name] = value
-    manager.filter(pk=row.pk).update(**values)
+    rows = type(row)._base_manager.filter(pk=row.pk)
+    current = getattr(row, "state", None)
+    if current not in sources or not rows.filter(state=current).update(**values):  # ``row`` is behind the database
+        current = rows.order_by().select_for_update(no_key=True).values_list("state", flat=True).first()
+        if current is None or current not in sources:
+            raise errors.StaleTransition(
+                f"{transitions.name} {row.pk} is {current or 'gone'}; it cannot become {to} from there.",
+                data={"state": current, "wanted": str(to), "allowed_from": sorted(sources)},
+            )
+        rows.update(**values)
     for name, value in values.items():
         setattr(row, name, value)
     return Move(transitions.name, str(row.pk), str(current), str(to), reason, message)

@@ -5,14 +5,20 @@ counter and the rows in one REPEATABLE READ snapshot, so a table never claims a 
 """
 
 from collections.abc import Collection
+from typing import Final
 
-from django.db import connection, models, transaction
+from django.db import connection, transaction
 from django.db.models.expressions import RawSQL
 
 from ledger import hints
 from ledger.models import Generation
 
 ROUTES = "routes"
+#: One statement instead of three: a counter is locked from here to the commit.
+_RAISE: Final = """
+INSERT INTO ledger_generation AS kept (name, value) VALUES (%s, 1)
+ON CONFLICT (name) DO UPDATE SET value = kept.value + 1 RETURNING value
+"""
 
 
 def of_node(node_id: object) -> str:
@@ -24,9 +30,9 @@ def bump(name: str) -> int:
     """Raise the counter ``name`` by one and return it. Needs a transaction; serialises with other bumps of the name."""
     if not connection.in_atomic_block:
         raise RuntimeError("a generation rises in the transaction of its change")
-    Generation.objects.get_or_create(name=name)
-    Generation.objects.filter(name=name).update(value=models.F("value") + 1)
-    value = Generation.objects.values_list("value", flat=True).get(name=name)
+    with connection.cursor() as cursor:
+        cursor.execute(_RAISE, [name])
+        value = int(cursor.fetchone()[0])
     transaction.on_commit(lambda: hints.push(name, {"generation": value}))
     return value
 

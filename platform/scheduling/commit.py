@@ -17,6 +17,7 @@ from scheduling import reading
 from scheduling.answers import Answer, Place
 from scheduling.feasible import refuse
 from scheduling.need import Need, charge, wall
+from scheduling.snapshot import Snapshot
 from serving import members
 from serving.models import Deployment, Replica
 from serving.states import REPLICA, WAITING_FOR_PLACEMENT, DeploymentState, ReplicaState
@@ -47,33 +48,28 @@ def commit(answer: Answer) -> None:
             raise CapacityGone("The tenant has required a stricter isolation since the plan was made.")
         gpus = sum(charge(need, place.device) for place in answer.places)
         require_quota(deployment.tenant, hbm_bytes=need.total_bytes, gpu_millis=gpus)
-        nodes = {place.node.id for place in answer.places}
-        partitions.lock_nodes(nodes)
-        for place in sorted(answer.places, key=lambda each: (each.node.id, each.device.uuid)):
-            partitions.lock_device(place.device.id, on=place.node.id)
+        devices = partitions.lock({place.device.id: place.node.id for place in answer.places})
         replica = Replica.objects.select_for_update(no_key=True).filter(id=ask.replica_id).first()
         if replica is None or replica.generation != ask.generation or replica.state != ReplicaState.PENDING:
             raise errors.StaleTransition("The replica does not wait for a place any more.")
-        _check(answer, need)
-        for place in answer.places:
-            partitions.take(
-                replica_id=replica.id, device_id=place.device.id, share=_share(place, need), rank=place.rank
-            )
+        _check(answer, need, reading.look(devices.values()))
+        ranks = [
+            partitions.Rank(device=devices[place.device.id], share=_share(place, need), rank=place.rank)
+            for place in answer.places
+        ]
+        partitions.take(replica.id, ranks)
         _assign(replica, answer, need)
 
 
-def _check(answer: Answer, need: Need) -> None:
+def _check(answer: Answer, need: Need, fresh: Snapshot) -> None:
     """The filters again, on the rows as they are under lock; stages that share a node must fit it together."""
-    nodes = {place.node.id for place in answer.places}
-    fresh = reading.take(only_nodes=nodes)
     devices = {device.id: device for device in fresh.devices}
     for place in answer.places:
         now = devices.get(place.device.id)
         if now is None or refuse(now, fresh.nodes[place.node.id], {need.kind: need}) is not None:
             raise CapacityGone("The device has changed since the plan was made.")
-    for node_id in nodes:
+    for node_id, node in fresh.nodes.items():
         here = [place for place in answer.places if place.node.id == node_id]
-        node = fresh.nodes[node_id]
         host, millicpus = sum(place.host_bytes for place in here), sum(place.millicpus for place in here)
         if host > node.free_host_bytes or millicpus > node.free_millicpus:
             raise CapacityGone("The node has less free since the plan was made.")
@@ -125,7 +121,8 @@ def _assign(replica: Replica, answer: Answer, need: Need) -> None:
         parallel=_parallel(answer, need),
         retry_at=None,
     )
-    members.join(replica, (place.node.id for place in answer.places))
+    nodes = {place.node.id for place in answer.places}
+    members.join(replica, nodes)
     data = {"device": first.device.uuid, "memory_bytes": need.total_bytes, "generation": replica.generation}
     if more:
         data["devices"] = [place.device.uuid for place in answer.places]
@@ -133,7 +130,8 @@ def _assign(replica: Replica, answer: Answer, need: Need) -> None:
     changes = Changes()
     rows = Replica._base_manager.filter(id=replica.id)
     changes.node(first.node.id, lambda value: _note(rows, value))
-    members.order(replica, changes)
+    if len(nodes) > 1:
+        members.order(replica, changes)
     changes.tenant(replica.tenant_id, "deployments", replica.deployment_id)
     changes.platform("devices")
     if was_refused:  # gateways hold requests for it again

@@ -1,9 +1,10 @@
 """The planner's snapshot from the rows: one moment, no queries afterwards."""
 
 import dataclasses
+import itertools
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from django.db.models import Count, F, Q
@@ -23,6 +24,15 @@ from serving.models import Member, Replica
 from serving.selectors import slices_of, weighted
 from serving.states import MAY_GIVE_WAY, ReplicaState
 
+#: What is read of rows that are very many: most of their columns are not for planning.
+_OF_DEVICES: Final = (
+    "node_id", "uuid", "kind", "product", "state", "message", "present", "memory_bytes", "held_bytes", "held_percent",
+    "stand_in", "facts", "layout", "parent__uuid", "parent__state", "parent__message",
+)  # fmt: skip
+_OF_PARTITIONS: Final = (
+    "replica_id", "memory_bytes", "host_bytes", "millicpus", "thread_percentage", "isolation", "device__node_id",
+    "device__kind", "device__memory_bytes", "device__facts",
+)  # fmt: skip
 #: Parts of a ledger that stand for memory in use.
 _HELD: Final = ("weights_bytes", "workspace_bytes", "context_bytes", "kv_total_bytes")
 _OWNED: Final = frozenset({Isolation.EXCLUSIVE.value, Isolation.MIG.value})
@@ -31,47 +41,44 @@ _LEFT: Final = (ReplicaState.DRAINING, ReplicaState.STOPPED)
 _ENDING: Final = Q(state__in=_LEFT) | Q(recalled=True)
 
 
-def take(
-    wanted_files: Collection[str] = (),
-    *,
-    only_nodes: Collection[uuid.UUID] | None = None,
-    holders_of: Collection[uuid.UUID] = (),
-) -> Snapshot:
-    """Read the fleet (or some nodes of it); the number of queries does not grow with it.
+def take(wanted_files: Collection[str] = (), *, holders_of: Collection[uuid.UUID] = ()) -> Snapshot:
+    """Read the fleet; the number of queries does not grow with it.
 
     ``wanted_files`` are digests for weight locality. With ``holders_of`` quotas and replicas are read too: of these
     tenants, and of all who hold more than is guaranteed to them.
     """
     devices = Device.objects.exclude(node__state=NodeState.REMOVED).exclude(state=DeviceState.RETIRED)
     nodes = Node.objects.exclude(state=NodeState.REMOVED).defer("stored_sha256")
-    if only_nodes is not None:
-        devices = devices.filter(node_id__in=only_nodes)
-        nodes = nodes.filter(id__in=only_nodes)
     stored = _stored(wanted_files)
-    counts = _replica_counts(only_nodes)
-    held = _isolations(only_nodes)
+    counts = _replica_counts()
+    held = _isolations()
     node_views = {
         node.id: _node_view(node, stored.get(node.id, frozenset()), counts.get(node.id, {})) for node in nodes
     }
     books = _books() if holders_of else None
     terms = _terms() if books is not None else []
     tenants = _tenants(books, terms, holders_of, and_holders=True) if books is not None else {}
-    rows: Sequence[Device] = list(
-        devices.select_related("parent").defer("readings", "parent__readings").order_by("node__name", "uuid")
-    )
-    linked = topology.domains(
-        topology.Linked(row.id, row.uuid, row.node_id, row.facts) for row in rows if row.parent_id is None
-    )
+    rows = devices.select_related("parent").only(*_OF_DEVICES).order_by("node__name", "node_id", "uuid")
     return Snapshot(
         node_views,
-        tuple(
-            _device_view(row, held.get(row.id, Counter()), linked.get(row.id, ""))
-            for row in rows
-            if row.node_id in node_views and not row.is_cut
-        ),
+        tuple(_device_views((row for row in rows.iterator() if row.node_id in node_views), held)),
         _holders(books, tenants, holders_of) if books is not None else (),
         tenants,
         _groups(books, terms) if books is not None else {},
+    )
+
+
+def look(devices: Collection[Device]) -> Snapshot:
+    """Some devices as the caller has them locked, with their nodes and parents: one query, or none where all are free.
+
+    What only ranking needs (weights kept, replicas beside, links) is not read.
+    """
+    taken = [row.id for row in devices if row.held_bytes]  # every partition has memory
+    held = _isolations(on=taken) if taken else {}
+    nodes = {row.node.id: row.node for row in devices}
+    return Snapshot(
+        {node_id: _node_view(node, frozenset(), {}) for node_id, node in nodes.items()},
+        tuple(_device_view(row, held.get(row.id, Counter()), "") for row in devices if not row.is_cut),
     )
 
 
@@ -92,8 +99,24 @@ def _node_view(node: Node, stored: frozenset[str], replicas: Mapping[uuid.UUID, 
         replicas=replicas,
         mps=node.has_mps,
         rdma=topology.has_rdma(node.facts),
+        rank_address=node.rank_address,
         fault_domain=node.fault_domain,
     )
+
+
+def _device_views(rows: Iterable[Device], held: Mapping[uuid.UUID, Counter[str]]) -> Iterator[DeviceView]:
+    """Of devices in the order of their nodes, each node's when the last of it is read.
+
+    What a device says of itself is long; so it is forgotten again at once, and not kept for all devices together.
+    """
+    for _node_id, group in itertools.groupby(rows, key=lambda row: row.node_id):
+        here = list(group)
+        linked = topology.domains(
+            topology.Linked(row.id, row.uuid, row.node_id, row.facts) for row in here if row.parent_id is None
+        )
+        for row in here:
+            if not row.is_cut:
+                yield _device_view(row, held.get(row.id, Counter()), linked.get(row.id, ""))
 
 
 def _device_view(row: Device, isolations: Mapping[str, int], link_domain: str) -> DeviceView:
@@ -151,7 +174,8 @@ def _books() -> _Books:
     nodes: dict[uuid.UUID, uuid.UUID] = {}
     apart: set[uuid.UUID] = set()
     used = _host_used()
-    for part in Partition.objects.select_related("device").defer("device__readings").order_by("replica_id", "rank"):
+    parts = Partition.objects.select_related("device").only(*_OF_PARTITIONS)
+    for part in parts.order_by("replica_id", "rank"):
         holdings.setdefault(part.replica_id, []).append(
             Holding(
                 device_id=part.device_id, memory_bytes=part.memory_bytes, host_used_bytes=used.get(part.replica_id, 0),
@@ -205,6 +229,7 @@ def _holders(
         live = Replica.objects.filter(id__in=books.holdings).exclude(node=None)
         going = _ENDING | Q(moving_at__isnull=False)
         wanted = live.filter(Q(tenant_id__in=shown) | going)
+        wanted = wanted.annotate(named=F("deployment__revision__serving_config__products"))
         rows = list(wanted.select_related("deployment__endpoint").defer("log_tail", "ledger", "stats", "explanation"))
     return tuple(
         HolderView(
@@ -220,6 +245,7 @@ def _holders(
             stages=row.parallel.get("pipeline", 1) if row.id in books.apart else 1,
             stranded=row.state == ReplicaState.UNREACHABLE,
             counts=row.id not in books.excused,
+            products=tuple(row.named),
         )
         for row in sorted(rows, key=lambda each: each.id)
     )
@@ -277,12 +303,12 @@ def _groups(books: _Books, every: Collection[TenantQuota]) -> dict[uuid.UUID, Gr
     return found
 
 
-def _isolations(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID, Counter[str]]:
-    """How often and in which ways each device that somebody holds is held."""
+def _isolations(on: Collection[uuid.UUID] | None = None) -> dict[uuid.UUID, Counter[str]]:
+    """How often and in which ways each device (``on``: of some) that somebody holds is held."""
     found: dict[uuid.UUID, Counter[str]] = {}
     rows = Partition.objects.order_by()
-    if only_nodes is not None:
-        rows = rows.filter(device__node_id__in=only_nodes)
+    if on is not None:
+        rows = rows.filter(device_id__in=on)
     for device_id, isolation, count in rows.values_list("device_id", "isolation").annotate(count=Count("id")):
         found.setdefault(device_id, Counter())[isolation] += count
     return found
@@ -296,19 +322,15 @@ def _stored(wanted: Collection[str]) -> dict[uuid.UUID, frozenset[str]]:
     return {node_id: asked.intersection(kept) for node_id, kept in rows}
 
 
-def _replica_counts(only_nodes: Collection[uuid.UUID] | None) -> dict[uuid.UUID, dict[uuid.UUID, int]]:
+def _replica_counts() -> dict[uuid.UUID, dict[uuid.UUID, int]]:
     """Per node, how many replicas of each deployment it has something of."""
     found: dict[uuid.UUID, dict[uuid.UUID, int]] = {}
     with scope.all_tenants():
         rows = Replica.objects.exclude(node=None).exclude(state=ReplicaState.STOPPED).order_by()
-        if only_nodes is not None:
-            rows = rows.filter(node_id__in=only_nodes)
         placed = rows.values_list("node_id", "deployment_id").annotate(count=Count("id"))
         for node_id, deployment_id, count in placed:
             found.setdefault(node_id, {})[deployment_id] = count
         beside = Member.objects.filter(gone=False).exclude(node_id=F("replica__node_id")).order_by()
-        if only_nodes is not None:
-            beside = beside.filter(node_id__in=only_nodes)
         for node_id, deployment_id in beside.values_list("node_id", "replica__deployment_id"):
             counts = found.setdefault(node_id, {})
             counts[deployment_id] = counts.get(deployment_id, 0) + 1

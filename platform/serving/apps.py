@@ -16,6 +16,6 @@ class ServingConfig(AppConfig):
         holders.described_by(selectors.describe_holders)
         holders.evicted_by(cycle.evict)
         usage.counted_by(Kind.REPLICAS, selectors.wanted_by)
-        usage.counted_by(Kind.GPU_MILLIS, selectors.gpu_millis_held)
+        for kind in (Kind.GPU_MILLIS, Kind.HBM_BYTES):
+            usage.counted_by(kind, usage.Part(selectors.devices_held, kind))
         usage.broken_down_by(selectors.holdings)
-        usage.counted_by(Kind.HBM_BYTES, selectors.device_bytes_held)

@@ -2,10 +2,12 @@
 
 import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models import Case, Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum, UUIDField, Value, When
+from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KeyTextTransform
 
 from fleet.holders import Holder
@@ -222,18 +224,15 @@ def wanted_by(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
         return dict(running.order_by().values_list("tenant_id").annotate(total=Sum("desired_replicas")))
 
 
-def device_bytes_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """Device memory that the replicas of each tenant hold: what the quota counts."""
-    with scope.all_tenants():
-        sums = _parts_held(tenant_ids).values_list("owner_id").annotate(total=Sum("memory_bytes")).order_by()
-        return dict(sums)
-
-
-def gpu_millis_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """Thousandths of a GPU that the replicas of each tenant hold, by slice: what the quota counts."""
+def devices_held(tenant_ids: Collection[uuid.UUID]) -> dict[Kind, dict[uuid.UUID, int]]:
+    """Device memory and thousandths of a GPU that the replicas of each tenant hold, by slice: what quotas count."""
     alike = ("owner_id", "device__kind", "device__memory_bytes", "memory_bytes", "isolation", "thread_percentage")
-    facts = {name: KeyTextTransform(name, "device__facts") for name in ("compute_slices", "of_slices")}
-    found: dict[uuid.UUID, int] = {}
+    facts = {
+        name: Case(When(device__parent__isnull=False, then=KeyTextTransform(name, "device__facts")))
+        for name in ("compute_slices", "of_slices")  # of a GPU that is whole its long facts are not read
+    }
+    size: Counter[uuid.UUID] = Counter()
+    gpus: Counter[uuid.UUID] = Counter()
     with scope.all_tenants():  # replicas are many, kinds of parts are few: every placement asks
         groups = _parts_held(tenant_ids).values(*alike, **facts).annotate(parts=Count("id")).order_by()
         for group in groups:
@@ -241,8 +240,9 @@ def gpu_millis_held(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
                 weights.device_millis(group["device__kind"], *_slices(group["compute_slices"], group["of_slices"])),
                 *(group[name] for name in ("memory_bytes", "device__memory_bytes", "isolation", "thread_percentage")),
             )
-            found[group["owner_id"]] = found.get(group["owner_id"], 0) + millis * group["parts"]
-    return found
+            size[group["owner_id"]] += group["memory_bytes"] * group["parts"]
+            gpus[group["owner_id"]] += millis * group["parts"]
+    return {Kind.HBM_BYTES: size, Kind.GPU_MILLIS: gpus}
 
 
 def _parts_held(tenant_ids: Collection[uuid.UUID]) -> QuerySet[Any]:
@@ -250,9 +250,11 @@ def _parts_held(tenant_ids: Collection[uuid.UUID]) -> QuerySet[Any]:
 
     What has to leave by nobody's fault in its tenant does not count: its successor is to find a place within the quota.
     """
-    mine = Replica.objects.filter(tenant_id__in=tenant_ids)
+    mine = Replica.objects.filter(tenant_id__in=tenant_ids).order_by()
     mine = mine.exclude(id__in=mine.filter(leaving.condition()).values("id"))
-    owner = Subquery(mine.filter(id=OuterRef("replica_id")).values("tenant_id")[:1])
+    owner: Combinable = Subquery(Replica.objects.filter(id=OuterRef("replica_id")).order_by().values("tenant_id"))
+    if len(tenant_ids) == 1:  # every placement asks for one
+        owner = Value(next(iter(tenant_ids)), output_field=UUIDField())
     return Partition.objects.filter(replica_id__in=mine.values("id")).annotate(owner_id=owner)
 
 

@@ -33,7 +33,8 @@ def share(gib=1, **facts):
 
 def take(device, gib=1, replica_id=None, **facts):
     with transaction.atomic():
-        return partitions.take(replica_id=replica_id or uuid.uuid4(), device_id=device.id, share=share(gib, **facts))
+        ranks = [partitions.Rank(device=partitions.lock_device(device.id), share=share(gib, **facts))]
+        return partitions.take(replica_id or uuid.uuid4(), ranks)[0]
 
 
 def put(device, isolation, gib=1):

@@ -218,7 +218,8 @@ def test_a_policy_that_is_raised_after_the_plan_leaves_it_unwritten(tenant, vers
 def take(device, isolation, percent=0):
     with transaction.atomic():
         share = Share(memory_bytes=GIB // 4, host_bytes=1, millicpus=1, isolation=isolation, thread_percentage=percent)
-        return partitions.take(replica_id=uuid.uuid4(), device_id=device.id, share=share)
+        locked = partitions.lock_device(device.id)
+        return partitions.take(uuid.uuid4(), [partitions.Rank(device=locked, share=share)])[0]
 
 
 @pytest.mark.parametrize(
@@ -330,6 +331,48 @@ def test_a_replica_that_waits_for_a_profile_is_what_a_gpu_is_cut_for(tenant, ver
     cycle.run()
     assert replica().state == "assigned"
     assert Partition.objects.get().isolation == "mig"
+
+
+@pytest.mark.parametrize(
+    ("profile", "gib", "helps"),
+    [
+        pytest.param("1g.6gb", 3, "were cut so: a platform admin can plan it under Layouts", id="an instance holds it"),
+        pytest.param(
+            "1g.6gb", 10, "its MIG profile held 10.00 GiB (1g.6gb holds 5.80 GiB): ask for 2g.12gb, or ",
+            id="a larger one",
+        ),
+        pytest.param(
+            "2g.12gb", 23.9, "its MIG profile held 23.89 GiB (2g.12gb holds 11.69 GiB): ask for no MIG profile, or ",
+            id="a whole GPU alone",
+        ),
+        pytest.param(
+            "3g.20gb", 3, "another profile were asked for, or another GPU were cut so", id="one of another product"
+        ),
+        pytest.param(
+            "3g.20gb", 22, "its MIG profile held 22.00 GiB (3g.20gb holds 20.00 GiB)",
+            id="of another product, too small",
+        ),
+    ],
+)  # fmt: skip
+def test_cutting_is_advised_where_an_instance_would_hold_it(tenant, version, profile, gib, helps):
+    node(a30())
+    _status, answer = fit(tenant, version, mig_profile=profile, memory_limit_bytes=int(gib * GIB))
+    (told,) = [each["would_fit_if"] for each in answer["devices"] if each["product"] == "NVIDIA A30"]
+    assert helps in told
+    assert ("under Layouts" in told) is ("under Layouts" in helps)
+
+
+def test_what_only_a_whole_gpu_holds_waits_for_no_instance(tenant, version):
+    node(a30())
+    deploy(tenant, version, endpoint="here")
+    deploy(tenant, version, isolation="hardware", memory_limit_bytes=int(23.9 * GIB))
+    assert replica().state == "pending"
+    admin = client_for(make_user(admin=True))
+    assert proposals(admin) == {"proposals": [], "unserved": []}
+    deploy(tenant, version, endpoint="small", isolation="hardware", memory_limit_bytes=3 * GIB)
+    (found,) = proposals(admin)["proposals"]
+    assert [each["endpoint"] for each in found["serves"]] == ["small"]
+    assert proposals(admin)["unserved"] == []
 
 
 def test_a_gpu_in_use_is_proposed_as_one_that_must_be_left_first(tenant, version):

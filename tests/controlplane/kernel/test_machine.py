@@ -69,3 +69,22 @@ def test_of_two_movers_at_once_one_wins() -> None:
 def test_a_table_with_an_unknown_target_is_refused() -> None:
     with pytest.raises(ValueError, match="no states"):
         Transitions("thing", {"a": ["b"]})
+
+
+def test_a_move_leaves_the_state_that_the_database_holds() -> None:
+    behind = make_node()
+    Node.objects.filter(pk=behind.pk).update(state=NodeState.CORDONED)
+    with transaction.atomic():
+        moved = move(behind, NODE, NodeState.DRAINING)
+    assert (moved.source, behind.state, Node.objects.get(pk=behind.pk).state) == ("cordoned", "draining", "draining")
+
+
+def test_a_move_of_a_row_that_is_gone_or_behind_its_allowed_state_changes_nothing() -> None:
+    behind, gone = make_node(), make_node()
+    Node.objects.filter(pk=behind.pk).update(state=NodeState.REMOVED)
+    Node.objects.filter(pk=gone.pk).delete()
+    with transaction.atomic(), pytest.raises(errors.StaleTransition, match="is removed"):
+        move(behind, NODE, NodeState.CORDONED)
+    with transaction.atomic(), pytest.raises(errors.StaleTransition, match="is gone"):
+        move(gone, NODE, NodeState.CORDONED)
+    assert (behind.state, Node.objects.get().state) == ("ready", "removed")

@@ -51,9 +51,8 @@ class Mill:
     def hold(self, start, end=None, *, device=None, gib=80, isolation=Isolation.EXCLUSIVE, rank=0):
         share = partitions.Share(memory_bytes=gib * GIB, host_bytes=0, millicpus=0, isolation=isolation)
         with clock.frozen(start), transaction.atomic():
-            partitions.take(
-                replica_id=self.replica.id, device_id=(device or self.gpu).id, share=share, rank=rank
-            )  # fmt: skip
+            locked = partitions.lock_device((device or self.gpu).id)
+            partitions.take(self.replica.id, [partitions.Rank(device=locked, share=share, rank=rank)])
         if end is not None:
             with clock.frozen(end), transaction.atomic():
                 partitions.release(self.replica.id)
