@@ -45,7 +45,8 @@ def read_assignments(node: Node) -> NodeAssignments:
         )
         grants = _grants(node, [row.id for row in rows])
         leading = {row.node_id for row in rows if row.parallel and row.node_id is not None}
-        hosts = dict(Node.objects.filter(id__in=leading).values_list("id", "data_address")) if leading else {}
+        leaders = Node.objects.filter(id__in=leading) if leading else Node.objects.none()
+        hosts = {leader.id: leader.rank_address or leader.data_address for leader in leaders}
         files = _files({row.deployment.revision.version_id for row in rows})
     replicas = [
         _assignment(

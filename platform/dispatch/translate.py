@@ -75,6 +75,7 @@ def node_facts(report: NodeReport) -> NodeFacts:
         agent_id=report.agent_id[:80],
         sequence=report.sequence,
         data_address=report.data_address,
+        rank_address=report.rank_address,
         applied_generation=report.applied_generation,
         host=HostFacts(
             hostname=host.hostname,

@@ -93,3 +93,4 @@ class NodeFacts:
     health: tuple[HealthFacts, ...] = ()
     layouts: tuple[LayoutFacts, ...] = ()
     health_dropped: int = 0
+    rank_address: str = ""

@@ -110,6 +110,7 @@ def _identity(node: Node, facts: NodeFacts, now: datetime.datetime) -> dict[str,
             "boot_id": facts.boot_id[:80],
             "agent_id": facts.agent_id[:80],
             "data_address": facts.data_address[:255],
+            "rank_address": facts.rank_address[:64],
             "applied_generation": facts.applied_generation,
         },
     )

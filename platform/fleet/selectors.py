@@ -66,15 +66,17 @@ def nodes_holding(found: "models.QuerySet[Device]") -> "models.QuerySet[Node]":
 
 
 def device_totals() -> dict[str, int]:
-    """Of the whole fleet: devices, those held, free and not healthy, bytes held and bytes; one query."""
+    """Of the whole fleet: devices; those held, free, and out of service, which together are all; those not healthy,
+    held or not; bytes held and bytes. One query."""
     cut = Device.objects.filter(parent__isnull=False).values("parent")
-    whole = ~Q(id__in=cut)  # a GPU that is cut is counted in bytes by its instances
-    held = Q(held_bytes__gt=0)
+    whole = ~Q(id__in=cut)  # a GPU that is cut is counted by its instances
+    held, well = Q(held_bytes__gt=0), Q(state=DeviceState.HEALTHY)
     found = Device.objects.exclude(node__state=NodeState.REMOVED).aggregate(
-        total=Count("id"),
-        held=Count("id", filter=held),
-        free=Count("id", filter=~held & whole & Q(state=DeviceState.HEALTHY)),
-        unwell=Count("id", filter=~Q(state=DeviceState.HEALTHY)),
+        total=Count("id", filter=whole),
+        held=Count("id", filter=whole & held),
+        free=Count("id", filter=whole & ~held & well),
+        away=Count("id", filter=whole & ~held & ~well),
+        unwell=Count("id", filter=~well),
         held_bytes=models.Sum("held_bytes", filter=whole, default=0),
         memory_bytes=models.Sum("memory_bytes", filter=whole, default=0),
     )

@@ -77,7 +77,8 @@ class Kind:
 
     ``domain`` devices reach each other over ``link``: as many as NVLink joins somewhere, or where there is none all of
     a node. A node has at most ``domains`` so large, and ``node_devices`` in all, joined by ``between``. Where they
-    differ in memory, ``memory_bytes`` is that of the smallest and ``largest_bytes`` of the largest.
+    differ in memory, ``memory_bytes`` is that of the smallest and ``largest_bytes`` of the largest. ``joined`` are
+    those whose nodes take part in replicas over several nodes; ``None``: fewer than two nodes do.
     """
 
     product: str
@@ -91,6 +92,7 @@ class Kind:
     between: Link
     fabric: Link
     count: int
+    joined: "Kind | None" = None
 
 
 def kinds(nodes: Mapping[uuid.UUID, NodeView], devices: Iterable[DeviceView], kind: str) -> list[Kind]:
@@ -99,8 +101,16 @@ def kinds(nodes: Mapping[uuid.UUID, NodeView], devices: Iterable[DeviceView], ki
     for device in devices:
         if device.kind == kind and not device.parent:
             by_product.setdefault(device.product, []).append(device)
-    found = [_kind(nodes, product, members) for product, members in by_product.items()]
+    found = [
+        dataclasses.replace(_kind(nodes, product, members), joined=_joined(nodes, product, members))
+        for product, members in by_product.items()
+    ]
     return sorted(found, key=lambda each: (-each.count, each.product))
+
+
+def _joined(nodes: Mapping[uuid.UUID, NodeView], product: str, members: Sequence[DeviceView]) -> Kind | None:
+    able = [device for device in members if nodes[device.node_id].rank_address]
+    return _kind(nodes, product, able) if len({device.node_id for device in able}) > 1 else None
 
 
 def _kind(nodes: Mapping[uuid.UUID, NodeView], product: str, members: Sequence[DeviceView]) -> Kind:

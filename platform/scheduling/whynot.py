@@ -17,6 +17,7 @@ class Why(enum.StrEnum):
     TOO_MANY_RANKS = "TooManyRanks"
     NOT_JOINED = "NotJoined"
     NOT_SUPPORTED = "NotSupported"
+    NO_RANK_ADDRESS = "NoRankAddress"  # it would work over nodes that take no part in replicas over several
     NOT_NEEDED = "NotNeeded"  # it would work; another comes first
     OTHER_ASKED_FOR = "OtherAskedFor"  # it would work; the config names another
 
@@ -99,6 +100,14 @@ def experts_over(moved: Collective) -> Refused:
         Why.TP_OVER_PCIE,
         f"all-to-all over {moved.link.name}: {moved.bytes_per_token} bytes per token and rank; say tp_over_pcie, or "
         "use stages",
+    )
+
+
+def apart(nodes: int, product: str, able: int) -> Refused:
+    """It would work over more nodes than the ``able`` ones that take part in replicas over several nodes."""
+    return Refused(
+        Why.NO_RANK_ADDRESS,
+        f"it needs several nodes: of {nodes} with {product}, {able} take part in replicas over several nodes",
     )
 
 

@@ -23,7 +23,7 @@ from ledger.record import record_move
 from serving import members, numbers, peaks
 from serving.models import Member, Replica
 from serving.reconcile import cycle
-from serving.states import OBSERVED, REPLICA, RUNNING_ON_NODE, SERVING, ReplicaState
+from serving.states import OBSERVED, REPLICA, RUNNING_ON_NODE, SERVING, STARTING, ReplicaState
 from telemetry import series
 
 MEASURE_EVERY: Final = datetime.timedelta(seconds=4)
@@ -171,16 +171,18 @@ def _as_it_is(row: Replica) -> Decision:
 def joined(decision: Decision, row: Replica, others: Sequence[Member]) -> Decision:
     """What the first node's report means once what the ``others`` said of their ranks is counted in (pure).
 
-    It serves only while all of them do, and what was unreachable stays so while one of its nodes is silent.
+    It serves only while all of them do, and what was unreachable stays so while one of its nodes is silent. While the
+    first ranks get ready, or wait for the others, it has failed where those have.
     """
-    if decision.to not in SERVING:
+    failed = next((member for member in others if member.phase == ReplicaState.FAILED), None)
+    starts = decision.to in STARTING and not row.recalled
+    if decision.to not in SERVING and not (failed is not None and starts):
         return decision
     silent = next((member for member in others if not member.gone and member.node.state not in ALIVE), None)
     if silent is not None:
         return (
             _MEASURE if row.state == ReplicaState.UNREACHABLE else dataclasses.replace(decision, effect=Effect.MEASURE)
         )
-    failed = next((member for member in others if member.phase == ReplicaState.FAILED), None)
     waiting = next((member for member in others if member.phase not in SERVING), None)
     if failed is not None:
         to, reason = ReplicaState.FAILED, "RankFailed"

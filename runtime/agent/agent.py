@@ -216,6 +216,7 @@ class Agent:
             agent_id=self._agent_id,
             sequence=self._sequence,
             data_address=self._p.settings.data_host,
+            rank_address=self._p.settings.rank_address,
             applied_generation=self._applied,
             host=self._p.host.report(),
             devices=list(self._p.applier.devices.values()),

@@ -151,7 +151,7 @@ def _wind_down(
     if view.phase is not Phase.DRAINING:
         return [Terminate(replica_id=view.id, phase=Phase.DRAINING, reason=reason, message=message)]
     drain_seconds = (want or view.assignment).drain_seconds
-    if now >= view.since + drain_seconds:
+    if now >= view.since + drain_seconds + (policy.term_grace if view.follows else 0):
         cut = f"requests were still running after {drain_seconds} s of draining"
         return [Terminate(replica_id=view.id, phase=Phase.DRAINING, reason="DrainTimeout", message=cut)]
     if _idle(view):
@@ -160,7 +160,10 @@ def _wind_down(
 
 
 def _idle(view: ReplicaView) -> bool:
-    """True when the engine has said, after it accepted the drain, that nothing runs or waits."""
+    """True when the engine has said, after it accepted the drain, that nothing runs or waits. What does at the leader
+    of its ranks it does not know: it ends by itself when that has ended."""
+    if view.follows:
+        return False
     if view.engine is None or view.drain_at is None or view.engine_at <= view.drain_at:
         return False
     stats = view.engine.stats
@@ -270,16 +273,18 @@ def _weak(view: ReplicaView, now: float, policy: Policy) -> list[Action]:
 
 def _sleeping(view: ReplicaView, now: float, policy: Policy) -> list[Action]:
     """The engine sleeps, which is no fault; one that has not proved itself yet is woken for it."""
-    if view.phase not in _SERVING or view.verify is not Work.DONE:
+    if view.phase not in _SERVING or not view.proved:
         return _proving(view, now, policy)
     return [] if view.phase is Phase.ASLEEP else [Move(replica_id=view.id, phase=Phase.ASLEEP)]
 
 
 def _proving(view: ReplicaView, now: float, policy: Policy) -> list[Action]:
     """The engine calls itself ready: believe it once it has answered a real inference."""
+    if view.phase is Phase.LOADING and view.follows:
+        return [Move(replica_id=view.id, phase=Phase.WARMING)]
     if view.phase is Phase.LOADING:
         return [Move(replica_id=view.id, phase=Phase.WARMING, reason="Verifying", message="trying a real inference")]
-    if view.verify is Work.DONE:
+    if view.proved:
         if view.phase is not Phase.READY:
             return [Move(replica_id=view.id, phase=Phase.READY)]
         if view.crashes and now >= view.since + policy.forgive_after:

@@ -12,7 +12,7 @@ import msgspec
 import runtime
 from runtime.agent.errors import Fault, Retry
 from runtime.base import lifeline
-from runtime.wire.assignments import DeviceGrant, ReplicaAssignment, Share
+from runtime.wire.assignments import DeviceGrant, ReplicaAssignment, Share, World
 from runtime.wire.devices import DeviceKind, DeviceReport
 from runtime.wire.inference import EngineSpec
 
@@ -34,16 +34,21 @@ class Target:
 
 
 def choose_device(
-    assignment: ReplicaAssignment, devices: Mapping[str, DeviceReport], *, simulated: bool = False
+    assignment: ReplicaAssignment,
+    devices: Mapping[str, DeviceReport],
+    *,
+    simulated: bool = False,
+    rank_address: str = "",
 ) -> Target:
-    """Return the granted device as it is on this node. ``simulated``: stand-ins may run on simulated devices.
+    """Return the granted device as it is on this node. ``simulated``: stand-ins may run on simulated devices;
+    ``rank_address``: where ranks on other nodes reach those here.
 
     Of several the first is returned, with the UUIDs of all in the order of the ranks and the least that is granted of
     any; one stand-in takes all the ranks of this node.
 
     Raises:
-        Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated``, ``DeviceCut``, ``InstanceMissing`` or
-            ``UnsupportedPlacement``.
+        Fault: ``DeviceMissing``, ``DeviceSick``, ``DeviceSimulated``, ``DeviceCut``, ``InstanceMissing``,
+            ``RankAddressChanged`` or ``UnsupportedPlacement``.
     """
     grants = assignment.devices
     if not grants:
@@ -52,25 +57,42 @@ def choose_device(
     if len(targets) == 1 and assignment.world is None:
         return targets[0]
     if any(target.device.kind is not DeviceKind.SIMULATED for target in targets):
-        _check_ranks(assignment, targets)
+        _check_ranks(assignment, targets, rank_address)
     least = msgspec.structs.replace(grants[0], memory_bytes=min(grant.memory_bytes for grant in grants))
     return Target(grant=least, device=targets[0].device, visible=",".join(target.visible for target in targets))
 
 
-def _check_ranks(assignment: ReplicaAssignment, targets: Sequence[Target]) -> None:
-    """Whether one engine can run a rank on each of ``targets``: GPUs of this node, and all ranks there are."""
+def _check_ranks(assignment: ReplicaAssignment, targets: Sequence[Target], rank_address: str) -> None:
+    """Whether a rank can run on each of ``targets``, and meet those of other nodes."""
     world, count = assignment.world, len(targets)
-    if world is None or world.size != count or world.ranks != list(range(count)):
-        size = world.size if world is not None else count
-        raise Fault(
-            "UnsupportedPlacement",
-            f"the engine runs all ranks on one node, and here are {count} of {size}",
-            Retry.NEVER,
-        )
+    if world is None or len(world.ranks) != count or (world.alone and world.ranks != list(range(count))):
+        ranks = world.ranks if world is not None else []
+        raise Fault("UnsupportedPlacement", f"{count} devices are granted for the ranks {ranks}", Retry.NEVER)
+    if not world.alone:
+        _check_address(world, rank_address)
+        if count == 1 and targets[0].device.kind is DeviceKind.CPU:
+            return
     walled = {Share.MIG, Share.MPS}  # neither lets one process see parts of several GPUs
     if any(each.device.kind is not DeviceKind.CUDA or each.grant.share in walled for each in targets):
         raise Fault(
             "UnsupportedPlacement", "several ranks need a GPU each, not a MIG instance or MPS share", Retry.NEVER
+        )
+
+
+def _check_address(world: World, rank_address: str) -> None:
+    """Whether the ranks of other nodes can meet those of this one."""
+    if not rank_address:
+        raise Fault(
+            "UnsupportedPlacement",
+            f"here are {len(world.ranks)} of {world.size} ranks, and this node takes part in no replica over several "
+            "nodes: set MILLPOND_RANK_ADDRESS",
+            Retry.NEVER,
+        )
+    if world.leads and world.leader_host != rank_address:
+        raise Fault(
+            "RankAddressChanged",
+            f"the ranks of other nodes are told to come to {world.leader_host}, and this node's rank address is "
+            f"{rank_address}",
         )
 
 
@@ -114,9 +136,17 @@ def model_path(assignment: ReplicaAssignment, folder: Path) -> Path:
 
 
 def build_spec(
-    assignment: ReplicaAssignment, target: Target, *, folder: Path, address: Path, bind: str, advertise: str
+    assignment: ReplicaAssignment,
+    target: Target,
+    *,
+    folder: Path,
+    address: Path,
+    bind: str,
+    advertise: str,
+    rank_address: str = "",
 ) -> EngineSpec:
     """Return the spec of an engine whose private folder is ``folder``."""
+    world = assignment.world
     return EngineSpec(
         replica_id=assignment.replica_id,
         generation=assignment.generation,
@@ -131,7 +161,8 @@ def build_spec(
         config=assignment.config,
         host=bind,
         advertise_host=advertise,
-        world=assignment.world,
+        world=world,
+        rank_address=rank_address if world is not None and not world.alone else "",
     )
 
 

@@ -74,7 +74,7 @@ async def serve(
             config.folder / "store", max_bytes=config.store_max_bytes, reserve_bytes=config.disk_reserve_bytes
         )
         mig = MigKeeper(found.mig, clock=clock, wake=wake.set)
-        listens = recover.Listens(config.bind_host, config.data_host)
+        listens = recover.Listens(config.bind_host, config.data_host, config.rank_address)
         slots |= await recover.recover(
             records=records, prober=prober, clock=clock, policy=policy, boot_id=boot, listens=listens
         )

@@ -34,10 +34,11 @@ _AS_FOUND: Final = frozenset({Phase.READY, Phase.DEGRADED, Phase.ASLEEP})
 
 
 class Listens(NamedTuple):
-    """Where engines of this node listen, and the address at which gateways reach them."""
+    """Where engines of this node listen, and the addresses at which gateways and ranks on other nodes reach them."""
 
     bind: str
     advertise: str
+    ranks: str = ""
 
 
 async def recover(
@@ -99,7 +100,8 @@ async def _adopt(
     started = record.process
     if spec is None or started is None or spec.generation != started.generation:
         return  # without its token it cannot be spoken to: it is ended as an orphan
-    if Listens(spec.host, spec.advertise_host) != listens:
+    wanted = listens if spec.rank_address else listens._replace(ranks="")
+    if Listens(spec.host, spec.advertise_host, spec.rank_address) != wanted:
         # The node has another address: what listens at the old one answers this agent and no gateway. It starts again.
         log.warning("engine_left_behind", replica=slot.id, pid=process.pid, was=spec.advertise_host)
         return
@@ -118,7 +120,8 @@ async def _adopt(
     slot.reason = "Adopted"
     if isinstance(answer, EngineState):
         slot.engine, slot.engine_at = answer, now
-        slot.phase = _phase(answer, verified=record.verified)
+        world = record.assignment.world
+        slot.phase = _phase(answer, verified=record.verified or (world is not None and not world.leads))
         slot.drain_at = now if slot.phase is Phase.DRAINING else None
     else:
         slot.silent_since = now if run.url else None

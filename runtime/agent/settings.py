@@ -23,6 +23,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``data_host`` is the address at which gateways reach this node's engines; engines bind to it too when it is an
     IP address, and to every address when it is a name. ``cpu_memory_bytes`` 0 means that the CPU is no device.
+    ``rank_address`` is the IPv4 address of this machine at which ranks on other nodes reach those here; "": this node
+    takes part in no replica over several nodes. What ranks send each other is neither encrypted nor, but for the first
+    call, proved: the address belongs to a private network.
     ``simulate`` is a shipped description of a machine or a file; its changes lie in ``simulate_changes``.
     ``engine_uids`` are user numbers for engines (the first is the group of the weights), empty: the agent's user.
     ``store_max_bytes`` 0 bounds the artifact store by free disk space alone; ``disk_reserve_bytes`` stay free.
@@ -34,6 +37,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     join_token_file: Path | None = None
     cpu_memory_bytes: int = 0
     data_host: str = "127.0.0.1"
+    rank_address: str = ""
     engine_python: str = sys.executable
     simulate: str = ""
     simulate_changes: Path | None = None
@@ -86,6 +90,7 @@ def from_env(env: Mapping[str, str]) -> AgentSettings:
         join_token_file=Path(token_file) if token_file else None,
         cpu_memory_bytes=default_cpu_budget(psutil.virtual_memory().total) if budget is None else budget,
         data_host=env.get("MILLPOND_DATA_HOST", "") or "127.0.0.1",
+        rank_address=_rank_address(env),
         engine_python=env.get("MILLPOND_ENGINE_PYTHON", "") or sys.executable,
         simulate=env.get("MILLPOND_SIMULATE", ""),
         simulate_changes=Path(changes) if changes else None,
@@ -109,6 +114,26 @@ def _uids(env: Mapping[str, str]) -> range:
     if len(found) < 2 or found[0] < 1 or found[-1] > 4_000_000_000:
         raise SettingsError(f"MILLPOND_ENGINE_UIDS must hold at least two numbers above 0, not {text!r}")
     return found
+
+
+def _rank_address(env: Mapping[str, str]) -> str:
+    """An address that this machine has; a simulated one may claim any."""
+    text = env.get("MILLPOND_RANK_ADDRESS", "").strip()
+    if not text:
+        return ""
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        address = ipaddress.IPv4Address(0)
+    if address.is_unspecified or address.is_multicast:
+        raise SettingsError(
+            f"MILLPOND_RANK_ADDRESS must be an IPv4 address of this machine in a private network, like 10.0.0.5, not "
+            f"{text!r}"
+        )
+    here = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+    if not address.is_loopback and text not in here and not env.get("MILLPOND_SIMULATE"):
+        raise SettingsError(f"MILLPOND_RANK_ADDRESS: no network interface of this machine has the address {text}")
+    return text
 
 
 def _gib(env: Mapping[str, str], name: str) -> int | None:

@@ -13,7 +13,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +53,7 @@ class SimulatedEngine:
         self._clock = clock
         self._began = clock.monotonic()
         self._draining = False
+        self.on_drain: Callable[[], None] = lambda: None
         self._running = 0
         self._requests = 0
         self._tokens = 0
@@ -149,6 +150,8 @@ class SimulatedEngine:
 
     async def _drain(self, request: asgi.Request) -> None:
         self.drain()
+        if self._spec.world is not None and not self._spec.world.leads:
+            self.on_drain()  # no request runs through it: it has ended as with its leader
         await request.json(202, {})
 
     async def _cancel(self, request: asgi.Request) -> None:
@@ -248,6 +251,7 @@ async def serve(spec: EngineSpec) -> None:
     pace = files.read_struct(Path(spec.address_file).parents[3] / "simulated.json", Pace) or Pace()
     engine = SimulatedEngine(spec, pace, clock)
     stop = asyncio.Event()
+    engine.on_drain = stop.set
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with listening.bind(spec.host, spec.port) as sock:

@@ -59,7 +59,12 @@ class Starter:
             Fault: it cannot run here now.
             OSError: the process could not be started.
         """
-        target = launch.choose_device(slot.assignment, devices, simulated=self._settings.simulate_engines)
+        target = launch.choose_device(
+            slot.assignment,
+            devices,
+            simulated=self._settings.simulate_engines,
+            rank_address=self._settings.rank_address,
+        )
         if any(self._changing(grant.uuid) for grant in slot.assignment.devices):
             raise Fault("DeviceChanging", "the GPU is being cut anew: the replica starts after that", Retry.SOON)
         if not slot.uid:
@@ -71,6 +76,7 @@ class Starter:
             address=slot.folder.address,
             bind=self._settings.bind_host,
             advertise=self._settings.data_host,
+            rank_address=self._settings.rank_address,
         )
         slot.running = self._spawn(slot, spec, target)
 

@@ -87,6 +87,16 @@ class ReplicaView:
     def generation(self) -> int:
         return self.assignment.generation
 
+    @property
+    def follows(self) -> bool:
+        """True when the leader of its ranks is on another node: requests go there, and it ends with that."""
+        return self.assignment.world is not None and not self.assignment.world.leads
+
+    @property
+    def proved(self) -> bool:
+        """True once a real inference has passed; what the leader's agent asks passes through all ranks."""
+        return self.verify is Work.DONE or self.follows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:

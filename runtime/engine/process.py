@@ -106,10 +106,14 @@ class EngineProcess:
         self._signals += 1
         _log.info("signal_received", times=self._signals)
         if self._signals > 1 or self.lifecycle.loaded is None:
-            _remove(Path(self._spec.address_file))
-            logs.drain()
-            os._exit(self._exit_code)  # nothing is in hand that could be lost; a load cannot be interrupted
+            self._leave()  # nothing is in hand that could be lost; a load cannot be interrupted
         self._stop.set()
+
+    def _leave(self) -> None:
+        """End at once."""
+        _remove(Path(self._spec.address_file))
+        logs.drain()
+        os._exit(self._exit_code)
 
     def _announce(self, listener: socket.socket) -> None:
         """Write the address file: whole or not at all."""
@@ -138,6 +142,11 @@ class EngineProcess:
     def _load_in_thread(self) -> None:
         # torch and transformers are imported here, behind the open port: it takes seconds, in which kernels compile
         library.prepare()
+        if self._spec.world is not None and not self._spec.world.leads:
+            from runtime.engine.ranks.host import Host
+
+            Host(self._spec, self._ranks_are, self._ranks_ended).start()
+            return
         from runtime.engine.causal import startup
 
         template = _TemplateTrial(self._loop)
@@ -181,7 +190,25 @@ class EngineProcess:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._fail("EngineFailed", message)))
 
+    def _ranks_are(self, phase: Phase, progress: float | None) -> None:
+        """Called by threads of a node that does not lead. One that drains does so until its leader has."""
+        if self.lifecycle.phase is not Phase.DRAINING:
+            self.lifecycle.move(phase, progress)
+
+    def _ranks_ended(self, reason: str, message: str) -> None:
+        """Called by a thread of a node that does not lead: its ranks, or their leader, are gone."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._after_ranks(reason, message)))
+
+    async def _after_ranks(self, reason: str, message: str) -> None:
+        if self.lifecycle.phase is Phase.DRAINING:  # the leader has finished what it had, and so has this node
+            self._stop.set()
+        else:
+            await self._fail(reason, message)
+
     async def _fail(self, reason: str, message: str) -> None:
+        if self.lifecycle.phase is Phase.FAILED:
+            return  # what followed from the first failure explains nothing
         self.lifecycle.fail(reason, message)
         _log.error("engine_failed", reason=reason, message=message)
         with contextlib.suppress(OSError):
@@ -202,6 +229,8 @@ class EngineProcess:
 
     async def _close(self, server: _Server, serving: asyncio.Task[None], loading: asyncio.Task[None]) -> None:
         loaded = self.lifecycle.loaded
+        if loaded is None and self._exit_code and not loading.done():
+            self._leave()  # it waits for ranks that will not come, and cannot be interrupted
         if loaded is not None:
             await asyncio.to_thread(loaded.engine.stop)
             loaded.grammars.close()

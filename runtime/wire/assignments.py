@@ -81,7 +81,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of a replica that runs on several devices, perhaps of several nodes.
 
     ``ranks`` are this node's, in the order of its ``devices``. They are numbered stage by stage: ``pipeline`` stages of
-    ``tensor`` x ``expert`` ranks. Rank 0 takes the requests; all meet at ``leader``, a ``host:port`` of its node.
+    ``tensor`` x ``expert`` ranks. Rank 0 takes the requests; all meet at ``leader``, a ``host:port`` of its node, where
+    those of other nodes prove by the replica's token what they are.
     """
 
     size: int
@@ -95,6 +96,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     def leads(self) -> bool:
         """True on the node of rank 0."""
         return 0 in self.ranks
+
+    @property
+    def alone(self) -> bool:
+        """True when all ranks are on this node."""
+        return len(self.ranks) == self.size
+
+    @property
+    def leader_host(self) -> str:
+        """The address of ``leader`` without its port."""
+        return self.leader.rpartition(":")[0]
 
 
 class ReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model_path`` is a Hugging Face folder or a GGUF file under a path the agent made. The engine binds
     ``host:port`` (0 picks one) and then writes ``address_file``: JSON of :class:`EngineAddress`. ``world`` is there
-    when it runs some of several ranks.
+    when it runs some of several ranks, and ``rank_address``, an IP address of this node, when others are elsewhere.
     """
 
     replica_id: str
@@ -106,6 +106,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     advertise_host: str = "127.0.0.1"
     world: World | None = None
+    rank_address: str = ""
 
 
 class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):

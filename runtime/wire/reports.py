@@ -77,6 +77,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole node, every interval: heartbeat and observation in one.
 
     ``boot_id`` changes when the machine restarts, ``agent_id`` when the agent does.
+    ``rank_address`` is where ranks on other nodes reach those here; "": the node takes part in no such replica.
     ``applied_generation`` is the newest ``NodeAssignments.generation`` the agent acts on. ``health`` holds every fact
     that no received report has held yet (bounded: the oldest go first, and ``health_dropped`` counts them).
     """
@@ -94,6 +95,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     health: list[HealthFact] = []
     health_dropped: int = 0
     layouts: list[MigLayoutReport] = []
+    rank_address: str = ""
     protocol: ProtocolVersion = CURRENT
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,8 +258,11 @@ def wait_for(condition: Any, seconds: float = 90.0) -> None:
 
 
 @contextlib.contextmanager
-def engine_process(path: Path, kind: str = "huggingface", **fields: Any) -> Iterator[EngineHandle]:
-    """Run ``python -m runtime.engine`` on ``path``; ``fields`` replace those of the spec."""
+def engine_process(
+    path: Path, kind: str = "huggingface", *, through: Sequence[str] = (), **fields: Any
+) -> Iterator[EngineHandle]:
+    """Run ``python -m runtime.engine`` on ``path``, ``through`` a command that becomes it; ``fields`` replace those of
+    the spec."""
     with tempfile.TemporaryDirectory(prefix="engine-test-") as name:
         folder = Path(name)
         values: dict[str, Any] = {
@@ -275,7 +278,7 @@ def engine_process(path: Path, kind: str = "huggingface", **fields: Any) -> Iter
         read_end, write_end = os.pipe()
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "runtime.engine", "--spec", str(spec)],
+                [*through, sys.executable, "-m", "runtime.engine", "--spec", str(spec)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,

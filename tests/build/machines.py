@@ -109,6 +109,7 @@ class FakeAgent(Machine):
         self.agent_id = str(uuid.uuid4())
         self.boot_id = str(uuid.uuid4())
         self.stored: list[str] = []
+        self.rank_address = ""
         self._sequence = itertools.count(1)
 
     @staticmethod
@@ -131,6 +132,7 @@ class FakeAgent(Machine):
             "agent_id": self.agent_id,
             "sequence": next(self._sequence),
             "data_address": "127.0.0.1",
+            "rank_address": self.rank_address,
             "applied_generation": self.applied,
             "host": HostReport(
                 hostname=self.name, os="Linux", cpus=self.cpus, memory_bytes=self.host_bytes,

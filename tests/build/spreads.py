@@ -34,9 +34,10 @@ def wide_version(tenant):
     )
 
 
-def machine(name, gpus=4, gib=16, *, cpus=64, nvlink=True, stand_in=True, kind=DeviceKind.SIMULATED):
+def machine(name, gpus=4, gib=16, *, cpus=64, nvlink=True, stand_in=True, kind=DeviceKind.SIMULATED, rank_address=""):
     """A node whose GPUs all reach each other."""
     made = FakeAgent(name, kind=kind, memory_bytes=gib * GIB, cpus=cpus, host_bytes=256 * GIB)
+    made.rank_address = rank_address
     made.devices = [
         FakeAgent.device(kind, gib * GIB, stand_in=stand_in, architecture="hopper") for _number in range(gpus)
     ]
@@ -64,6 +65,11 @@ devices:
 - {product: a30-24gb, nvlink: {links: 4, version: "3.0"}}
 bridges: [[0, 2], [1, 3]]
 """
+
+
+def real(name, gpus=2, rank_address=""):
+    """A node with real GPUs of 16 GiB."""
+    return machine(name, gpus=gpus, stand_in=False, kind=DeviceKind.CUDA, rank_address=rank_address)
 
 
 def described(name, folder: Path, text=PAIRS, **facts):

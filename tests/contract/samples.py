@@ -291,6 +291,7 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         port=8_200,
         advertise_host="10.0.0.7",
         world=WORLD,
+        rank_address="10.1.0.7",
     ),
     "inference.EngineState": inference.EngineState(
         replica_id=REPLICA,
@@ -326,6 +327,7 @@ FULL: Final[dict[str, msgspec.Struct]] = {
         health=[HEALTH],
         health_dropped=3,
         layouts=[LAYOUT_REPORT],
+        rank_address="10.1.0.7",
         protocol=PROTOCOL,
     ),
     "reports.ReplicaReport": REPLICA_REPORT,

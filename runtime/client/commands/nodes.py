@@ -72,6 +72,7 @@ def show_node(ctx: typer.Context, node: Annotated[str, typer.Argument(help="Id o
         ("memory", output.size(row.get("memory_bytes"))),
         ("devices", len(row.get("devices") or ())),
         ("agent", row.get("agent_version")),
+        ("address for ranks", row.get("rank_address") or "none: it takes part in no replica over several nodes"),
     ]
     session.output.one(row, lines)
     if session.output.form is Format.TABLE:

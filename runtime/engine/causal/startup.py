@@ -25,7 +25,6 @@ from runtime.engine.causal.steps import OutOfMemory
 from runtime.engine.formats.opening import open_model
 from runtime.engine.formats.source import ModelSource
 from runtime.engine.ranks import orders, split
-from runtime.wire import codec
 from runtime.wire.assignments import EngineConfig
 from runtime.wire.inference import EngineSpec
 from runtime.wire.reports import Phase
@@ -107,6 +106,8 @@ def bring_up(
         engine.start()
         report(Phase.WARMING, 0.5)
         measure.warm_up(engine)
+        if team is not None:
+            team.tell(orders.Serving())
         undone.pop_all()
     part = prepared.part
     _log.info(
@@ -125,18 +126,13 @@ def bring_up(
 
 
 def _team(spec: EngineSpec, on_fatal: Callable[[str], None]) -> "Team | None":
-    """The other ranks, which begin to load at once; ``None`` where there are none."""
+    """The other ranks, which begin to load at once or as they come; ``None`` where there are none."""
     mine = split.of_world(spec.world)
     if mine.size == 1:
         return None
     from runtime.engine.ranks.team import Team
 
-    folder = Path(spec.address_file).parent
-    told, meeting = folder / "ranks.json", folder / "ranks.meeting"
-    meeting.unlink(missing_ok=True)
-    with open(os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(codec.encode(msgspec.structs.replace(spec, token="")))
-    return Team(mine, told, meeting, on_fatal)
+    return Team(spec, mine, on_fatal)
 
 
 def load_part(
@@ -156,11 +152,12 @@ def load_part(
     held = precision.chosen(config, device)
     if mine.size > 1 and held.offload_layers:
         raise errors.StartError(split.REASON, "A replica of several ranks keeps no layers in host memory.")
-    torch.set_num_threads(config.num_threads or max(1, _usable_cpus() // mine.size))
+    here = split.here_of(spec.world)
+    torch.set_num_threads(config.num_threads or max(1, _usable_cpus() // len(here)))
     sys.setswitchinterval(_SWITCH_SECONDS)  # the step loop asks for the interpreter hundreds of times a step
     report(Phase.LOADING, 0.0)
-    if device.type == "cpu":  # all ranks are in the memory of one machine
-        spec = msgspec.structs.replace(spec, memory_bytes=spec.memory_bytes // mine.size)
+    if device.type == "cpu":  # all ranks of the node are in the memory of one machine
+        spec = msgspec.structs.replace(spec, memory_bytes=spec.memory_bytes // len(here))
     probe = probes.probe_for(device, spec.memory_bytes)
     source = open_model(Path(spec.model_path), spec.format)
     on_opened(source)
@@ -282,12 +279,14 @@ def _device(spec: EngineSpec, mine: split.Split) -> torch.device:
         raise errors.StartError("UnsupportedDevice", f"Devices of kind {spec.device_kind!r} cannot run an engine.")
     if not torch.cuda.is_available():
         raise errors.StartError("NoDevice", "torch finds no CUDA device; is the driver there and the device visible?")
-    if torch.cuda.device_count() < mine.size:
+    here = split.here_of(spec.world)
+    if torch.cuda.device_count() < len(here):
         visible = torch.cuda.device_count()
-        raise errors.StartError("NoDevice", f"{mine.size} ranks need a device each; torch sees {visible}.")
+        raise errors.StartError("NoDevice", f"{len(here)} ranks need a device each; torch sees {visible}.")
     torch.cuda.init()  # type: ignore[no-untyped-call]
-    torch.cuda.set_device(mine.rank)
-    return torch.device("cuda", mine.rank)  # the launcher made exactly the granted devices visible, by UUID, in order
+    index = here.index(mine.rank)
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)  # the launcher made exactly the granted devices visible, by UUID, in order
 
 
 def _expected_weight_bytes(source: ModelSource, held: precision.Precision, mine: split.Split = split.WHOLE) -> int:

@@ -1,7 +1,6 @@
 """What a rank that does not lead has on its device, and what it does with it."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -10,7 +9,7 @@ from runtime.engine.causal import measure, startup
 from runtime.engine.causal.runner import Runner
 from runtime.engine.causal.steps import OutOfMemory
 from runtime.engine.ranks import orders
-from runtime.engine.ranks.peers import Peers
+from runtime.engine.ranks.peers import Peers, open_store
 from runtime.engine.ranks.split import Split
 from runtime.wire.inference import EngineSpec
 
@@ -27,14 +26,16 @@ class Follower:
     def __init__(self, spec: EngineSpec, split: Split, progress: Callable[[float], None]) -> None:
         self._part = part = startup.load_part(spec, split, lambda _phase, share: progress(share or 0.0))
         self._split = split
+        self._address = spec.rank_address
         self._block_tokens = part.spec.config.kv_block_tokens
         self._runner: Runner | None = None
         self._asleep = False
         self.held = part.held
 
-    def meet(self, meeting: Path) -> None:
+    def meet(self, meet: orders.Meet) -> None:
         """Join the others; all do once all have loaded."""
-        self._part.model.peers = Peers(self._split, meeting, self._part.device)
+        store = open_store(meet.store, self._split.size)
+        self._part.model.peers = Peers(self._split, store, self._address, self._part.device)
 
     def step(self, step: orders.Step) -> None:
         """Compute this rank's part of ``step``."""

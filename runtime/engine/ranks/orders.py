@@ -1,7 +1,9 @@
-"""What the leader of a replica tells its other ranks, and what they answer: structs over a pair of sockets.
+"""What the leader of a replica tells its other ranks, and what they answer: structs over a stream of its own for each.
 
-Every order but :class:`Step` is answered by one :class:`Done`; while it loads, a rank tells :class:`Loading` and then
-:class:`Held`. The end of the stream is the end of the leader. Frames are four bytes of length and MessagePack.
+While it loads, a rank tells :class:`Loading` and then :class:`Held`; what it hears first is :class:`Meet`. Every other
+order but :class:`Step` and :class:`Serving` is answered by one :class:`Done`. The end of the stream is the end of the
+leader. Frames are four bytes of length and MessagePack. A rank on another node tells the process that started it the
+same about its start, and :class:`Now`.
 """
 
 import socket
@@ -13,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.engine.causal.attention import SPAN, StepBatch
+from runtime.wire.reports import Phase
 
 _LENGTH: Final = struct.Struct("<I")
+HEAD_BYTES: Final = _LENGTH.size
 MAX_FRAME_BYTES: Final = 256 << 20
 
 
@@ -44,6 +48,22 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     message: str = ""
     memory: bool = False
     freed: int = 0
+
+
+class Now(msgspec.Struct, frozen=True, tag="now"):
+    """What the replica is from now on, as a rank has heard it: ready or asleep."""
+
+    phase: Phase
+
+
+class Meet(msgspec.Struct, frozen=True, tag="meet"):
+    """Where the ranks find each other: ``file:///path`` on one node, ``tcp://host:port`` over several."""
+
+    store: str
+
+
+class Serving(msgspec.Struct, frozen=True, tag="serving"):
+    """The replica has answered once."""
 
 
 class Positions(msgspec.Struct, frozen=True, tag="positions"):
@@ -92,8 +112,8 @@ class Wake(msgspec.Struct, frozen=True, tag="wake"):
     """Take it again."""
 
 
-Order = Positions | Pool | Step | GiveBack | Scrub | Sleep | Wake
-Answer = Loading | Held | Done
+Order = Meet | Serving | Positions | Pool | Step | GiveBack | Scrub | Sleep | Wake
+Answer = Loading | Held | Done | Now
 _orders: Final = msgspec.msgpack.Decoder(Order)
 _answers: Final = msgspec.msgpack.Decoder(Answer)
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -139,7 +159,7 @@ def send(channel: socket.socket, message: Order | Answer) -> None:
     """
     data = _encode(message)
     try:
-        channel.sendall(_LENGTH.pack(len(data)) + data)
+        channel.sendall(framed(data))
     except OSError as exc:
         raise Closed(str(exc)) from exc
 
@@ -162,10 +182,25 @@ def receive_answer(channel: socket.socket) -> Answer:
     return _answers.decode(_frame(channel))
 
 
-def _frame(channel: socket.socket) -> bytes:
-    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
-    if length > MAX_FRAME_BYTES:
+def framed(data: bytes) -> bytes:
+    """``data`` as it goes over a stream."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def length_of(head: bytes, most: int = MAX_FRAME_BYTES) -> int:
+    """How many bytes follow the ``head`` of a frame.
+
+    Raises:
+        Closed: more than ``most``.
+    """
+    (length,) = _LENGTH.unpack(head)
+    if length > most:
         raise Closed(f"a frame of {length} bytes is none of ours")
+    return int(length)
+
+
+def _frame(channel: socket.socket) -> bytes:
+    length = length_of(_exactly(channel, HEAD_BYTES))
     return _exactly(channel, length)
 
 

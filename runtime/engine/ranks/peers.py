@@ -1,36 +1,76 @@
 """Sums over the ranks of a stage, and hidden states from stage to stage: torch.distributed, NCCL on GPUs, gloo on CPUs.
 
 On one node both meet over the loopback interface and a file in the replica's private folder: no port of theirs can be
-reached from outside.
+reached from outside. Ranks of several nodes meet at a TCP store of the leader and send over the interface that has the
+node's rank address: without any proof of who it is, and in the clear.
 """
 
 import datetime
+import ipaddress
 import os
-from pathlib import Path
+import socket
 from typing import Final
+from urllib.parse import urlsplit
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it has them, and does not say so
 
-from runtime.engine.ranks.split import Split
+from runtime.engine import errors
+from runtime.engine.ranks.split import REASON, Split
 
 # Ranks wait for each other as long as nobody asks anything: who dies is noticed by its socket, not by a timeout.
 _PATIENCE: Final = datetime.timedelta(days=3650)
-_INTERFACE: Final = "lo"
+_LOOPBACK: Final = "lo"
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has ``address``; the loopback interface for "" and for what is the machine itself.
+
+    Raises:
+        errors.StartError: none has it.
+    """
+    if not address or ipaddress.ip_address(address).is_loopback:
+        return _LOOPBACK
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return name
+    raise errors.StartError(REASON, f"No network interface of this machine has the rank address {address}.")
+
+
+def open_store(where: str, size: int, listener: socket.socket | None = None) -> Store:
+    """Where ``size`` ranks find each other: the file or the port that ``where`` names. It is served on ``listener``."""
+    parts = urlsplit(where)
+    if parts.scheme == "file":
+        return FileStore(parts.path, size)
+    return TCPStore(
+        parts.hostname or "",
+        parts.port or 0,
+        size,
+        is_master=listener is not None,
+        timeout=_PATIENCE,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach() if listener is not None else None,
+    )
 
 
 class Peers:
-    """The other ranks, as the forward pass meets them. All ranks make theirs at one time."""
+    """The other ranks, as the forward pass meets them. All ranks make theirs at one time.
 
-    def __init__(self, split: Split, meeting: Path, device: torch.device) -> None:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, _INTERFACE)
+    ``address`` is this node's where ranks of other nodes reach it; "" where all are on one.
+    """
+
+    def __init__(self, split: Split, store: Store, address: str, device: torch.device) -> None:
+        interface = interface_of(address)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # that one, not all whose names begin so
         self._split = split
         self._device = device
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            init_method=meeting.as_uri(),
+            store=store,
             rank=split.rank,
             world_size=split.size,
             timeout=_PATIENCE,

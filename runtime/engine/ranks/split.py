@@ -106,20 +106,44 @@ WHOLE: Final = Split()
 
 
 def of_world(world: World | None) -> Split:
-    """How the leader of ``world`` stands in it.
+    """How the first rank of this node stands in ``world``.
 
     Raises:
-        errors.StartError: its ranks are on several nodes, or it spreads experts.
+        errors.StartError: it spreads experts, or what it says of ranks cannot be.
     """
     if world is None or world.size == 1:
         return WHOLE
     if world.expert > 1:
         raise errors.StartError(REASON, "The causal engine does not spread experts: give tensor_parallel instead.")
-    if world.ranks != list(range(world.size)) or world.size != world.tensor * world.pipeline:
+    here = world.ranks
+    if not here or here != sorted({*here} & {*range(world.size)}) or world.size != world.tensor * world.pipeline:
         raise errors.StartError(
-            REASON, f"The causal engine runs all ranks on one node; here are {len(world.ranks)} of {world.size}."
+            REASON, f"There are no ranks {here} of {world.size} in {world.pipeline} stages of {world.tensor}."
         )
-    return Split(tensor=world.tensor, stages=world.pipeline)
+    if len(here) < world.size:
+        leader_of(world)
+    return Split(rank=here[0], tensor=world.tensor, stages=world.pipeline)
+
+
+def leader_of(world: World) -> tuple[str, int]:
+    """Address and port where the leader of ranks on several nodes waits for them.
+
+    Raises:
+        errors.StartError: there is none.
+    """
+    host, _colon, port = world.leader.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise errors.StartError(
+            REASON,
+            f"{len(world.ranks)} of {world.size} ranks are on this node, and {world.leader!r} is no address where they "
+            "meet the others.",
+        )
+    return host, int(port)
+
+
+def here_of(world: World | None) -> list[int]:
+    """The ranks of this node."""
+    return world.ranks if world is not None else [0]
 
 
 def check(config: DecoderConfig, split: Split) -> None:

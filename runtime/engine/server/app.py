@@ -150,7 +150,7 @@ class EngineApp:
         await request.json(200, self._load.load(request.header(inference.HEADER_GATEWAY)))
 
     async def _drain(self, request: asgi.Request) -> None:
-        if self._lifecycle.loaded is None:
+        if self._lifecycle.loaded is None and self._lifecycle.phase not in TAKES_REQUESTS:
             raise errors.Unavailable("The engine is not ready, so there is nothing to drain.", code="not_ready")
         self._lifecycle.move(Phase.DRAINING)
         await request.json(202, self._lifecycle.state())

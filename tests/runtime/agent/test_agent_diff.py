@@ -28,7 +28,7 @@ from runtime.agent.views import (
     Verify,
     Work,
 )
-from runtime.wire.assignments import Desired, EngineConfig, NodeAssignments, ReplicaAssignment
+from runtime.wire.assignments import Desired, EngineConfig, NodeAssignments, ReplicaAssignment, World
 from runtime.wire.inference import EngineState
 from runtime.wire.reports import EngineStats, Phase
 
@@ -301,3 +301,36 @@ def test_every_move_that_is_ever_planned_is_in_the_table():
                                 if isinstance(action, Launch):
                                     states.check(phase, Phase.LOADING)
                                 assert not (isinstance(action, Launch) and process is not None)
+
+
+FOLLOW = want(world=World(size=2, ranks=[1], leader="10.0.0.1:29500", pipeline=2))
+
+
+def following(phase, engine_phase=Phase.READY, **fields):
+    return serving(phase=phase, engine=engine(engine_phase), assignment=FOLLOW, verify=Work.NONE, **fields)
+
+
+def test_ranks_that_follow_are_believed_since_their_leader_proves_them():
+    (move,) = decide(following(Phase.LOADING), FOLLOW)
+    assert (move.phase, move.reason) == (Phase.WARMING, "")
+    (move,) = decide(following(Phase.WARMING), FOLLOW)
+    assert move.phase is Phase.READY
+    assert decide(following(Phase.READY), FOLLOW) == []
+    (move,) = decide(following(Phase.READY, Phase.ASLEEP), FOLLOW)
+    assert move.phase is Phase.ASLEEP
+    leads = msgspec.structs.replace(FOLLOW, world=msgspec.structs.replace(FOLLOW.world, ranks=[0]))
+    (verify,) = decide(replace(following(Phase.WARMING), assignment=leads), leads)
+    assert isinstance(verify, Verify)
+
+
+def test_ranks_that_follow_drain_until_their_leader_has_ended():
+    drained = msgspec.structs.replace(FOLLOW, desired=Desired.DRAIN)
+    draining = replace(following(Phase.DRAINING), assignment=drained, drain_at=NOW - 5)
+    assert decide(draining, drained) == []  # nothing runs here, and perhaps at the leader
+    beyond = NOW - RUN.drain_seconds - 1
+    assert decide(replace(draining, since=beyond), drained) == []  # as long as the leader may, and its end
+    (end,) = decide(replace(draining, since=beyond - POLICY.term_grace), drained)
+    assert (type(end), end.reason) == (Terminate, "DrainTimeout")
+    ended = replace(draining, process=ProcessView(generation=3, exit="exit code 0"))
+    (settled,) = decide(ended, drained)
+    assert (settled.phase, settled.crashed) == (Phase.STOPPED, False)

@@ -135,8 +135,9 @@ def test_an_engine_of_two_ranks_sees_both_gpus_in_the_order_of_the_ranks(tmp_pat
 @pytest.mark.parametrize(
     ("fields", "want"),
     [
-        ({"world": World(size=4, ranks=[0, 1], leader="n:1", tensor=4)}, "here are 2 of 4"),
-        ({"world": World(size=2, ranks=[1, 0], leader="n:1", tensor=2)}, "here are 2 of 2"),
+        ({"world": World(size=4, ranks=[0, 1], leader="n:1", tensor=4)}, "set MILLPOND_RANK_ADDRESS"),
+        ({"world": World(size=4, ranks=[0, 1, 2], leader="n:1", tensor=4)}, "2 devices are granted for the ranks"),
+        ({"world": World(size=2, ranks=[1, 0], leader="n:1", tensor=2)}, "2 devices are granted for the ranks"),
         ({"share": Share.MPS}, "not a MIG instance or MPS share"),
     ],
 )
@@ -145,6 +146,21 @@ def test_ranks_that_no_engine_runs_are_refused(fields, want):
     with pytest.raises(Fault, match=want) as caught:
         launch.choose_device(wanted, devices)
     assert (caught.value.reason, caught.value.retry) == ("UnsupportedPlacement", Retry.NEVER)
+
+
+def test_ranks_of_several_nodes_need_an_address_and_the_leader_is_called_at_its_own(tmp_path):
+    first = World(size=4, ranks=[0, 1], leader="10.0.0.5:29500", tensor=4)
+    wanted, devices = pair(first)
+    target = launch.choose_device(wanted, devices, rank_address="10.0.0.5")
+    paths = {"folder": tmp_path, "address": tmp_path / "a", "bind": "127.0.0.1", "advertise": "127.0.0.1"}
+    assert launch.build_spec(wanted, target, rank_address="10.0.0.5", **paths).rank_address == "10.0.0.5"
+    alone, _ = pair()
+    assert launch.build_spec(alone, target, rank_address="10.0.0.5", **paths).rank_address == ""
+    with pytest.raises(Fault, match=r"told to come to 10\.0\.0\.5") as caught:
+        launch.choose_device(wanted, devices, rank_address="10.0.0.6")
+    assert (caught.value.reason, caught.value.retry) == ("RankAddressChanged", Retry.LATER)
+    others, _ = pair(World(size=4, ranks=[2, 3], leader="10.0.0.5:29500", tensor=4))
+    launch.choose_device(others, devices, rank_address="10.0.0.6")  # who does not lead calls from its own
 
 
 def artifact(path):

@@ -87,6 +87,7 @@ def test_a_machine_joins_with_the_token_and_is_steered_by_name(admin, shell):
     admin.worker.join_agent(name="mill-1")
     assert [row["name"] for row in shell("nodes", "list", "-o", "json").json] == ["mill-1"]
     assert "cpu" in shell("nodes", "devices").out
+    assert "takes part in no replica over several nodes" in shell("nodes", "show", "mill-1").out
     assert "Nothing was said." in shell("devices", "events", "--like", "no-such-node").err
     assert shell("nodes", "cordon", "mill-1", "-o", "json").json["state"] == "cordoned"
     assert shell("nodes", "uncordon", "mill-1", "-o", "json").json["state"] == "ready"
@@ -153,8 +154,12 @@ def test_admins_set_quotas_in_words_and_look_first(signed_in, admin, shell):
     assert "what to set" in shell("limits", "quota", slug, want=2).err
     shell("limits", "set-group", "research", "--device-memory", "80")
     assert "80.0 GiB" in shell("limits", "groups").out
-    assert "has room for it" in shell("limits", "quota", slug, "--group", "research", "--preview").err
-    assert "In the group research" in shell("limits", "quota", slug, "--group", "research").err
+    into = ("limits", "quota", slug, "--group", "research")
+    for endless in (into, (*into, "--preview"), (*into, "--no", "guaranteed-device-memory")):
+        assert "Name a number as the guarantee; 0 guarantees nothing." in shell(*endless, want=1).err
+    into = (*into, "--guaranteed-device-memory", "0")
+    assert "has room for it" in shell(*into, "--preview").err
+    assert "In the group research" in shell(*into).err
     lower = shell("limits", "set-group", "research", "--device-memory", "0", "--preview")
     assert [word in lower.out for word in ("0 B", "could still be taken", "tenant of the group", slug)] == [True] * 4
     shown = shell("limits", "group", "research").out

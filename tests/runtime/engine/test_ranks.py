@@ -164,7 +164,8 @@ def test_ranks_hold_their_part_and_no_more(tmp_path: Path) -> None:
         (World(size=3, ranks=[0, 1, 2], leader="", tensor=3), "4 attention heads"),
         (World(size=3, ranks=[0, 1, 2], leader="", pipeline=3), "2 layers are fewer than 3 stages"),
         (World(size=2, ranks=[0, 1], leader="", expert=2), "does not spread experts"),
-        (World(size=4, ranks=[0, 1], leader="a:1", tensor=4), "here are 2 of 4"),
+        (World(size=4, ranks=[0, 1], leader="", tensor=4), "2 of 4 ranks are on this node, and '' is no address"),
+        (World(size=4, ranks=[1, 0], leader="a:1", tensor=4), "There are no ranks .* of 4"),
     ],
 )
 def test_what_does_not_divide_is_refused_with_the_numbers(world: World, want: str, llama_folder: Path) -> None:
