@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 
 from catalog import configs
 from console import problems, queries
-from console.forms import NumberField, styled
+from console.forms import AmountField, NumberField, styled
 from console.presenters import reasons, samples
 from console.presenters.isolation import REQUIRED
 from console.web import Here, done, tenant_page
@@ -33,7 +33,7 @@ _SETTINGS = (
     "dtype", "quantization", "kv_dtype", "offload_layers",
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "enable_prefix_cache",
     "num_threads", "tensor_parallel", "pipeline_parallel", "expert_parallel", "tp_over_pcie",
-    "isolation", "mig_profile", "memory_limit_gib", "thread_percentage",
+    "products", "isolation", "mig_profile", "memory_limit_gib", "thread_percentage",
 )  # fmt: skip
 _PRIORITIES = [
     (Priority.LOW.value, gettext_lazy("low: gives way first")),
@@ -98,7 +98,7 @@ class DeployForm(forms.Form):
     max_num_batched_tokens = NumberField(
         label=gettext_lazy("Tokens per step"), min_value=16, initial=_DEFAULT.max_num_batched_tokens
     )
-    kv_cache_gib = forms.FloatField(label=gettext_lazy("KV cache"), required=False, min_value=0)
+    kv_cache_gib = AmountField(label=gettext_lazy("KV cache"), required=False, min_value=0)
     num_threads = NumberField(label=gettext_lazy("CPU threads"), required=False, min_value=0, max_value=256)
     tensor_parallel = NumberField(
         label=gettext_lazy("Devices per stage"), required=False, min_value=0, max_value=64,
@@ -113,6 +113,10 @@ class DeployForm(forms.Form):
         help_text=gettext_lazy("Expert parallelism, of a mixture of experts only; empty: chosen."),
     )  # fmt: skip
     tp_over_pcie = forms.BooleanField(label=gettext_lazy("Tensor parallelism without NVLink"), required=False)
+    products = forms.CharField(
+        label=gettext_lazy("GPU models"), required=False, max_length=400,
+        help_text=gettext_lazy("Like H100, L40S. Empty: any device that is large enough."),
+    )  # fmt: skip
     isolation = forms.ChoiceField(
         label=gettext_lazy("Kept apart by"), required=False, initial=_DEFAULT.isolation,
         choices=list(REQUIRED.items()),
@@ -121,7 +125,7 @@ class DeployForm(forms.Form):
         label=gettext_lazy("MIG profile"), required=False, max_length=24,
         help_text=gettext_lazy("Like 3g.40gb. Empty: any device."),
     )  # fmt: skip
-    memory_limit_gib = forms.FloatField(
+    memory_limit_gib = AmountField(
         label=gettext_lazy("Device memory"), required=False, min_value=0,
         help_text=gettext_lazy("The most that it may use. Empty: what is estimated."),
     )  # fmt: skip
@@ -156,14 +160,10 @@ def settings_among(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _initial(request: HttpRequest, versions: list[tuple[str, str]]) -> dict[str, Any]:
+def _initial(request: HttpRequest, versions: queries.Versions) -> dict[str, Any]:
     model, number = request.GET.get("model", ""), request.GET.get("version", "")
-    offered = [value for value, _label in versions]
     wanted = f"{model}:{number}"
-    chosen = (
-        wanted if wanted in offered else next((value for value in offered if value.rpartition(":")[0] == model), "")
-    )
-    chosen = chosen or (offered[0] if offered else "")
+    chosen = wanted if wanted in dict(versions.choices) else versions.newest([model]) or versions.newest()
     endpoint = request.GET.get("endpoint", "") or chosen.rpartition(":")[0].lower().replace("_", "-")
     return {"version": chosen, "endpoint": endpoint}
 
@@ -172,7 +172,7 @@ def _initial(request: HttpRequest, versions: list[tuple[str, str]]) -> dict[str,
 def form(request: HttpRequest, here: Here) -> HttpResponse:
     """The form and the act."""
     versions = queries.version_choices(here.tenant)
-    filled = DeployForm(request.POST or None, versions=versions, initial=_initial(request, versions))
+    filled = DeployForm(request.POST or None, versions=versions.choices, initial=_initial(request, versions))
     if request.method == "POST" and filled.is_valid():
         data = filled.cleaned_data
         model, number = filled.model_and_number()
@@ -189,14 +189,16 @@ def form(request: HttpRequest, here: Here) -> HttpResponse:
             to = reverse("console:deployment", kwargs={"slug": here.tenant.slug, "deployment_id": made.id})
             return done(request, _("%(name)s is being deployed.") % {"name": data["endpoint"]}, to)
     names = list(serving.endpoints_of(here.tenant).values_list("name", flat=True))
-    context = {"form": filled, "has_versions": bool(versions), "names": names}
+    context = {
+        "form": filled, "has_versions": bool(versions.offered), "has_engines": versions.have_engines, "names": names,
+    }  # fmt: skip
     return render(request, "console/pages/deploy.html", context, status=422 if request.method == "POST" else 200)
 
 
 @tenant_page(post=Permission.DEPLOY)
 def fit(request: HttpRequest, here: Here) -> HttpResponse:
     """The live fit check: the planner's own answer, nothing written. Answers a fragment in every case."""
-    filled = DeployForm(request.POST, versions=queries.version_choices(here.tenant))
+    filled = DeployForm(request.POST, versions=queries.version_choices(here.tenant).choices)
     context: dict[str, Any] = {"id": "deploy-code"}
     if not filled.is_valid():
         context["incomplete"] = [str(texts[0]) for texts in filled.errors.values()][:3]

@@ -24,7 +24,7 @@ from tenants.roles import Permission
 _ASKED: Final = (
     "dtype", "quantization", "kv_dtype", "max_model_len", "max_num_seqs", "kv_cache_gib",
     "max_num_batched_tokens", "offload_layers", "tensor_parallel", "pipeline_parallel", "expert_parallel",
-    "tp_over_pcie",
+    "tp_over_pcie", "products",
 )  # fmt: skip
 #: Most models that are not here yet are published so.
 _DTYPE: Final = "bfloat16"

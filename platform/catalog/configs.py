@@ -33,7 +33,8 @@ class Settings:
 
     ``tensor_parallel`` and ``pipeline_parallel`` say over how many devices one replica is spread (0: it is chosen, one
     device wherever that is enough), ``expert_parallel`` over how many ranks of a stage the experts of a mixture are
-    spread; ``tp_over_pcie`` lets tensor parallelism use devices without NVLink.
+    spread; ``tp_over_pcie`` lets tensor parallelism use devices without NVLink. ``products`` names the devices that are
+    accepted, in full or by words of their names (``H100``); none: any.
     """
 
     engine: str = "causal"
@@ -63,14 +64,20 @@ class Settings:
     pipeline_parallel: int = 0
     tp_over_pcie: bool = False
     expert_parallel: int = 0
+    products: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all fields: equal settings, equal digest."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        """SHA-256 over all fields but lists that are empty, as before there were any: equal settings, equal digest."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if value != ()}
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+#: Fields that say on which devices a replica runs, and nothing that an engine reads.
+DEVICES: Final = ("products",)
+MAX_PRODUCTS: Final = 16
+MAX_PRODUCT_NAME: Final = 80
 #: Fields that say how a replica is spread over devices; an engine is told by its world.
 PARALLEL: Final = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "tp_over_pcie")
 DEFAULTS: Final = Settings()
@@ -211,12 +218,31 @@ def _check(name: str, value: Any) -> Any:
             raise _wrong(name, f"{name} is a number of seconds from 0 (no limit) to {_LONGEST_SECONDS:.0f}.")
         return float(value)
     if name == "mig_profile":
-        if not isinstance(value, str) or (value and not _MIG_PROFILE.fullmatch(value)):
-            raise _wrong(name, "mig_profile is the name of a MIG profile, like 3g.40gb, or nothing.")
-        return value
+        return _mig_profile(value)
+    if name == "products":
+        return _products(value)
     if not isinstance(value, bool):
         raise _wrong(name, f"{name} is true or false.")
     return value
+
+
+def _mig_profile(value: Any) -> str:
+    if not isinstance(value, str) or (value and not _MIG_PROFILE.fullmatch(value)):
+        raise _wrong("mig_profile", "mig_profile is the name of a MIG profile, like 3g.40gb, or nothing.")
+    return value
+
+
+def _products(value: Any) -> tuple[str, ...]:
+    """A list of names, or one text with commas between them; each once, in the order of the alphabet."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)  # 4090, as command lines read it
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise _wrong("products", "products is a list of names of devices, like H100 or L40S.")
+    found = sorted({" ".join(name.split()) for name in names} - {""})
+    if len(found) > MAX_PRODUCTS or any(len(name) > MAX_PRODUCT_NAME or not name.isprintable() for name in found):
+        raise _wrong("products", f"products are at most {MAX_PRODUCTS} names of {MAX_PRODUCT_NAME} characters each.")
+    return tuple(found)
 
 
 def _wrong(field: str, text: str) -> errors.InvalidInput:

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Lower
@@ -251,7 +252,7 @@ class ServingConfig(models.Model):
     ``sleep_after_seconds`` 0 never sleeps. The last ``offload_layers`` layers wait in host memory. The least
     ``isolation`` that is accepted, ``mig_profile``, ``memory_limit_bytes`` and ``thread_percentage`` say what part of a
     device is wanted; ``tensor_parallel``, ``pipeline_parallel``, ``expert_parallel`` (0: chosen) and ``tp_over_pcie``
-    over how many.
+    over how many; ``products`` names those that are accepted (none: any).
     """
 
     TENANT_FIELD: ClassVar[str] = "tenant_id"
@@ -286,6 +287,7 @@ class ServingConfig(models.Model):
     pipeline_parallel = models.PositiveSmallIntegerField(default=0)
     tp_over_pcie = models.BooleanField(default=False)
     expert_parallel = models.PositiveSmallIntegerField(default=0)
+    products = ArrayField(models.CharField(max_length=80), blank=True, default=list)
     created_at = models.DateTimeField()
 
     objects = ScopedManager["ServingConfig"]()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from catalog import configs
+from fleet import layouts
 from kernel.isolation import Requirement
 from scheduling.feasible import CPU, Reason, Refusal, Verdict, is_lasting, obstacles, why_not_spread
 from scheduling.need import Need, need_on
@@ -41,6 +42,10 @@ def would_fit_if(
 ) -> str:
     """All that would have to be different on ``device``, which refused."""
     verdicts = obstacles(Verdict(refusal.reason, refusal.short_by), device, node, needs)
+    if any(
+        each.reason is Reason.WRONG_PROFILE for each in verdicts
+    ):  # it is to be cut anyway: its size now says nothing
+        verdicts = tuple(each for each in verdicts if each.reason is not Reason.INSUFFICIENT_DEVICE_MEMORY)
     return together(_clause(each, device, node, needs, holders) for each in verdicts)
 
 
@@ -84,12 +89,16 @@ def _otherwise(reason: Reason, device: DeviceView, node: NodeView, needs: Mappin
             return f"node {node.name} were in service: a platform admin can uncordon it"
         case Reason.NODE_LOST | Reason.NODE_NOT_READY:
             return f"node {node.name} reported again"
+        case Reason.NO_RANK_ADDRESS:
+            return f"the agent of node {node.name} were given an address for ranks (MILLPOND_RANK_ADDRESS)"
         case Reason.DEVICE_UNHEALTHY | Reason.DEVICE_MISSING:
             return f"{device.product} {device.uuid} were well again"
         case Reason.PARALLEL_PLAN_IMPOSSIBLE:
             return _spread(why_not_spread(device, needs))
         case Reason.WRONG_PRODUCT if why := why_not_spread(device, needs):
             return _spread(why)
+        case Reason.WRONG_PRODUCT | Reason.WRONG_PROFILE if need is not None and _overfills(need, device):
+            return _another_profile(need, device)
         case Reason.WRONG_PRODUCT if need is not None and need.profile:
             return "another profile were asked for, or another GPU were cut so"
         case Reason.WRONG_DEVICE_KIND | Reason.WRONG_PRODUCT | Reason.SIMULATED_DEVICE:
@@ -107,6 +116,8 @@ def _spread(why: Refused | None) -> str:
             return "another number of ranks were asked for, or none: one that works is chosen then"
         case Why.TOO_LARGE:
             return "its weights were smaller (quantization), layers waited in host memory, or a device were larger"
+        case Why.NO_RANK_ADDRESS:
+            return "the agents of more of these nodes were given an address for ranks (MILLPOND_RANK_ADDRESS)"
         case Why.NOT_SUPPORTED:
             return "another way were asked for, or none: one that works is chosen then"
         case _:
@@ -125,6 +136,28 @@ def _wall(reason: Reason, device: DeviceView, node: NodeView, need: Need | None)
     if need is not None and need.least == Requirement.MPS and not node.mps:
         return f"node {node.name} had nvidia-cuda-mps-control, or less isolation were required"
     return "a GPU were free that can be kept apart as required, or less were required"
+
+
+def _geometry(device: DeviceView) -> layouts.Geometry | None:
+    """What the GPU can be cut into; of an instance, the GPU that it was cut from, by its product."""
+    return layouts.geometry_of(device.product, {} if device.parent else device.mig)
+
+
+def _overfills(need: Need, device: DeviceView) -> bool:
+    """True when no instance of the profile that is asked for would hold it, however a GPU is cut."""
+    return bool(need.profile) and need.memory_bytes > layouts.most_bytes(need.profile, _geometry(device))
+
+
+def _another_profile(need: Need, device: DeviceView) -> str:
+    geometry = _geometry(device)
+    most = layouts.most_bytes(need.profile, geometry)
+    able = [each for each in (geometry.profiles if geometry else ()) if each.memory_bytes >= need.memory_bytes]
+    ways = [f"ask for {min(able, key=lambda each: (each.slices, each.compute, each.media)).name}"] if able else []
+    if not able and not device.parent and need.memory_bytes <= device.memory_bytes:
+        ways = ["ask for no MIG profile"]
+    ways += _smaller_need(need, need.memory_bytes - most)
+    head = f"its MIG profile held {size(need.memory_bytes)} ({need.profile} holds {size(most)})"
+    return f"{head}: {', or '.join(ways)}" if ways else head
 
 
 def _more_memory(device: DeviceView, node: NodeView, need: Need | None, short: int, holders: Sequence[Held]) -> str:

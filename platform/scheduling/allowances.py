@@ -117,10 +117,11 @@ class Allowances:
 
     def _millis_by_product(self, need: Need) -> dict[str, int]:
         ranks = need.devices * need.stages
+        of_kind = {product: devices for (kind, product), devices in self._costly.items() if kind == need.kind}
+        named = {product: devices for product, devices in of_kind.items() if product in need.products}
         return {
             product: max(charge(need, device) for device in devices) * ranks
-            for (kind, product), devices in self._costly.items()
-            if kind == need.kind
+            for product, devices in (named or of_kind).items()
         }
 
     def _least_millis(self, needs: Sequence[Need]) -> int:

@@ -21,8 +21,8 @@ class Ask:
 
     ``files`` are the digests of its weights, ``avoid`` the node it failed on last, ``desired`` how many replicas its
     deployment wants. Of a higher ``priority`` it may take the place of lower ones (``relief``). ``first``: it was never
-    planned before. ``making_room``: others end for it already (``relief``). ``spread`` has what plans over several
-    devices are made from.
+    planned before. ``making_room``: others end for it already (``relief``). ``products`` are the names of devices that
+    it may run on (``products.bound``), none: any. ``spread`` has what plans over several devices are made from.
     """
 
     replica_id: uuid.UUID
@@ -36,6 +36,7 @@ class Ask:
     priority: int = 0
     first: bool = False
     making_room: bool = False
+    products: tuple[str, ...] = ()
     spread: "Spread | None" = None
 
 

@@ -6,21 +6,22 @@ random the same scores lose more than a tenth of the devices.
 """
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kernel.isolation import Isolation, Requirement
-from scheduling import together
+from scheduling import booking, together
 from scheduling.feasible import apart, unusable
-from scheduling.need import Need, is_owned, wall
+from scheduling.need import Need, is_owned
 from scheduling.snapshot import DeviceView, Holding, NodeView
 from scheduling.worth import WHOLE, Worth
 
 #: Cost of a thousandth of a device that stays free; 16 thousandths of a CPU count as much.
 _PACK: Final = 6e-9
 _CPU_SHARE: Final = 16
+#: Cost of a GPU whose NVLink domain was free with others of the node beside it: less than anything else.
+_APART: Final = 1e-9
 NEVER: Final = math.inf
 _ANY, _MPS = Requirement.ANY.value, Isolation.MPS.value
 
@@ -40,8 +41,8 @@ class Bin:
     """One node: views that are replaced as things are placed, and the worth of what is free."""
 
     __slots__ = (
-        "_build", "_gpus", "_known_free", "_known_worth", "_most", "_state", "_tables", "devices", "index", "node",
-        "usable",
+        "_build", "_gpus", "_joined", "_known_free", "_known_worth", "_most", "_state", "_tables", "devices", "index",
+        "node", "usable",
     )  # fmt: skip
 
     def __init__(self, index: int, node: NodeView, devices: Sequence[DeviceView], tables: Tables) -> None:
@@ -54,6 +55,7 @@ class Bin:
         self.devices = list(devices)
         self.usable = [unusable(device, node) is None for device in devices]
         self._gpus = [at for at, device in enumerate(devices) if device.kind == "cuda" and self.usable[at]]
+        self._joined = len({devices[at].link_domain for at in self._gpus} - {""}) > 1
         self._tables = [tables(device.kind, device.memory_bytes) for device in devices]
         links: dict[str, int] = {}
         self._build = tuple(
@@ -68,6 +70,7 @@ class Bin:
                 d.parent != "",
                 d.profile,
                 node.mps,
+                node.rank_address != "",
             )
             for d, ok in zip(devices, self.usable, strict=True)
         )
@@ -163,7 +166,7 @@ class Bin:
         node = self.node
         if need.host_bytes > node.free_host_bytes or need.millicpus > node.free_millicpus:
             return []
-        if need.memory_bytes > self._most.get(need.kind, -1):
+        if need.memory_bytes > self._most.get(need.kind, -1) or (need.over_nodes and not node.rank_address):
             return []
         fitting = [at for at in range(len(self.devices)) if self.usable[at] and self._fits(self.devices[at], need)]
         if need.least != _ANY or need.profile:
@@ -210,16 +213,24 @@ class Bin:
         for at in fitting:
             part = free[at]
             left = self.left_part(at, need)
-            if (part, left) in seen:
+            broken = self._broken(at) if self._joined and part == WHOLE else 0
+            if (part, left, broken) in seen:
                 continue
-            seen.add((part, left))
+            seen.add((part, left, broken))
             remaining = base - parts.of(part) + parts.of(left) + parts.gangs(whole - (part == WHOLE))
             hunger = appetite - appetite_of[part // 10] + appetite_of[left // 10]
             remaining -= table.stranded(cpu, hunger, total - part + left)
             cost = self.worth - remaining + _PACK * (total - part + left + cpu / _CPU_SHARE + part / 100)
+            cost += _APART * broken
             if cost < best[0]:
                 best = (cost, (at,))
         return best
+
+    def _broken(self, at: int) -> int:
+        """What is lost of the NVLink domain of a GPU that is free with it: pairs and quads stay whole for others."""
+        mine = self.devices[at].link_domain
+        beside = [each for each in self._gpus if self.free[each] == WHOLE and self.devices[each].link_domain == mine]
+        return together.whole(len(beside)) - together.whole(len(beside) - 1) if mine else 0
 
     def _mixed(self, need: Need, fitting: Sequence[int]) -> Option:
         return min((self._cost(need, (at,)) for at in fitting), default=NO_OPTION)
@@ -249,30 +260,18 @@ class Bin:
             free[at] = self.left_part(at, need)
         cpu = self.node.free_millicpus - need.millicpus
         leftover = sum(free[at] for at in self._gpus) + cpu / _CPU_SHARE
-        return self.worth - self._worth(cpu, free) + _PACK * leftover, chosen
+        cost = self.worth - self._worth(cpu, free) + _PACK * leftover
+        if len(chosen) == 1 and self._joined and self.free[chosen[0]] == WHOLE:
+            cost += _APART * self._broken(chosen[0])
+        return cost, chosen
 
     # --- using it
 
     def take(self, need: Need, chosen: Sequence[int]) -> None:
         """Book one group of ``need`` on the devices ``chosen``."""
         for at in chosen:
-            device = self.devices[at]
-            self.devices[at] = dataclasses.replace(
-                device,
-                held_bytes=device.held_bytes + need.memory_bytes,
-                held_millis=device.held_millis + need.millis,
-                exclusive=device.exclusive or is_owned(need, device),
-                shared=device.shared or not is_owned(need, device),
-                shared_as=device.shared_as if is_owned(need, device) else wall(need, device),
-                sharers=device.sharers + 1,
-            )
-        node = self.node
-        self.node = dataclasses.replace(
-            node,
-            held_host_bytes=node.held_host_bytes + need.host_bytes,
-            held_millicpus=node.held_millicpus + need.millicpus,
-            memory_available_bytes=node.memory_available_bytes - need.host_bytes,
-        )
+            self.devices[at] = booking.device_with(self.devices[at], need)
+        self.node = booking.node_with(self.node, need)
         self.refresh()
 
     def release(self, holdings: Sequence[tuple[int, Holding]]) -> None:
@@ -292,25 +291,8 @@ class Bin:
 
     def _off(self, holdings: Sequence[tuple[int, Holding]]) -> None:
         for at, holding in holdings:
-            device = self.devices[at]
-            left = device.held_bytes - holding.memory_bytes
-            self.devices[at] = dataclasses.replace(
-                device,
-                held_bytes=left,
-                held_millis=device.held_millis - holding.millis,
-                exclusive=device.exclusive and not holding.exclusive,
-                shared=device.shared and left > 0,
-                shared_as=device.shared_as if left > 0 else "",
-                sharers=max(device.sharers - 1, 0),
-            )
+            self.devices[at] = booking.device_without(self.devices[at], holding)
 
     def _account(self, holdings: Sequence[tuple[int, Holding]], sign: int) -> None:
-        node = self.node
-        used = sum(each.host_used_bytes for _at, each in holdings)
-        self.node = dataclasses.replace(
-            node,
-            held_host_bytes=node.held_host_bytes + sign * sum(each.host_bytes for _at, each in holdings),
-            held_millicpus=node.held_millicpus + sign * sum(each.millicpus for _at, each in holdings),
-            memory_available_bytes=node.memory_available_bytes - sign * used,
-        )
+        self.node = booking.node_without(self.node, (holding for _at, holding in holdings), sign)
         self.refresh()

@@ -39,6 +39,7 @@ class Board:
             device.id: (each.index, at) for each in self.bins for at, device in enumerate(each.devices)
         }
         self.device_count = len(self.device_position)
+        self.products = frozenset(device.product for device in snapshot.devices)
         self.changed: list[int] = []
         self._scores: OrderedDict[Need, _Scores] = OrderedDict()
         self._scarcity: tuple[Scarcity, int] | None = None

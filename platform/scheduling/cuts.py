@@ -5,7 +5,7 @@ Nothing is cut by itself: a platform admin applies a proposal (``fleet.cutting``
 
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from django.db.models import Count
@@ -63,9 +63,14 @@ class Plan:
 
 
 def for_waiting(*, actor: Actor) -> Plan:
-    """What to cut for the replicas that wait now for a MIG instance. Platform admins only."""
+    """What to cut for the replicas that wait now for a MIG instance. Platform admins only.
+
+    One that asks for no profile waits for an instance only where one of some GPU here would hold it: else it waits for
+    a whole GPU.
+    """
     access.require_platform_admin(actor)
-    return _plan(_waiting())
+    every = [profile for _row, geometry in _with_geometry(_cuttable()) for profile in geometry.profiles]
+    return _plan([each for each in _waiting() if each.want.profile or any(map(each.want.takes, every))])
 
 
 def for_demand(*, actor: Actor, wanted: Sequence[Want], kind: str = DeviceKind.CUDA.value) -> Plan:
@@ -121,8 +126,8 @@ def _plan(wanted: Sequence[Waiting]) -> Plan:
         mine = {each.key: each for each in wanted if each.kind == kind and _id(each) not in served}
         candidates = [
             Candidate(row.uuid, geometry, now_of(row), holders.get(row.id, 0))
-            for row in rows.values()
-            if row.kind == kind and (geometry := layouts.geometry_of(row.product, row.facts.get("mig"))) is not None
+            for row, geometry in _with_geometry(rows.values())
+            if row.kind == kind
         ]
         for proposal in layouts.propose_all(candidates, [each.want for each in mine.values()]):
             pairs = tuple((mine[key], placed) for key, placed in proposal.serves)
@@ -149,6 +154,13 @@ def _cuttable() -> list[Device]:
         .order_by("node__name", "uuid")
     )
     return [row for row in rows if row.kind != DeviceKind.SIMULATED or row.stand_in]
+
+
+def _with_geometry(rows: Iterable[Device]) -> Iterator[tuple[Device, layouts.Geometry]]:
+    for row in rows:
+        geometry = layouts.geometry_of(row.product, row.facts.get("mig"))
+        if geometry is not None:
+            yield row, geometry
 
 
 def now_of(row: Device) -> Layout:

@@ -108,6 +108,7 @@ def _ask(row: Replica, files: Mapping[uuid.UUID, frozenset[str]], least: str, pe
         priority=row.deployment.rank,
         first=not row.explanation,
         making_room=row.reason == MAKING_ROOM,
+        products=tuple(config.products),
         spread=spread_of(revision.version, config, needs),
     )
 

@@ -26,6 +26,7 @@ class Reason(enum.StrEnum):
     INSUFFICIENT_CPU = "InsufficientCpu"
     DEVICE_TAKEN = "DeviceTaken"
     PARALLEL_PLAN_IMPOSSIBLE = "ParallelPlanImpossible"
+    NO_RANK_ADDRESS = "NoRankAddress"
     ISOLATION_MIXED = "IsolationMixed"
     ISOLATION_UNAVAILABLE = "IsolationUnavailable"
     WRONG_PROFILE = "WrongProfile"
@@ -163,6 +164,8 @@ def apart(device: DeviceView, node: NodeView, need: Need) -> bool:
 
 
 def _walled(device: DeviceView, node: NodeView, need: Need) -> Verdict | None:
+    if need.over_nodes and not node.rank_address:
+        return Verdict(Reason.NO_RANK_ADDRESS)
     if need.profile and not layouts.same_shape(need.profile, device.profile):
         return Verdict(Reason.WRONG_PROFILE)
     if need.least == _ANY:
@@ -222,6 +225,8 @@ def _about_node(reason: Reason, node: NodeView) -> str | None:
             return f"Node {node.name} is being drained."
         case Reason.NODE_LOST:
             return f"Node {node.name} does not answer."
+        case Reason.NO_RANK_ADDRESS:
+            return f"This needs several nodes; node {node.name} takes part in no replica over several nodes."
         case Reason.NODE_NOT_READY:
             return f"Node {node.name} is {node.state}; it has not reported for work yet."
         case _:
@@ -264,7 +269,7 @@ def _about_device(reason: Reason, device: DeviceView, needs: Mapping[str, Need])
 
 def _other_product(device: DeviceView, needs: Mapping[str, Need]) -> str:
     need = need_on(device, needs)
-    if need is not None and need.profile and not need.products:
+    if need is not None and need.profile and (not need.products or device.product in need.products):
         able = ", ".join(cuttable(device)) or "no MIG instances at all"
         return f"This needs a MIG instance {need.profile}; {device.product} can be cut into {able}."
     if why := why_not_spread(device, needs):

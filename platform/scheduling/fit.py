@@ -3,7 +3,7 @@
 import dataclasses
 import uuid
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from catalog import configs
 from catalog.access import access_model, access_version
@@ -30,6 +30,9 @@ from serving.peaks import Measured, measured
 from tenants import access
 from tenants.models import Tenant
 from tenants.roles import Permission
+
+#: The reason of a dry run where there may be room, and no engine that would use it.
+NO_ENGINE: Final = "NoEngine"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,7 @@ def fit_version(tenant: Tenant, version: ModelVersion, settings: configs.Setting
     found = placement(tenant, version, settings, needs, replicas, files=files, peaks=peaks)
     if why := configs.no_engine(settings, version.format):
         help_ = advice.ANOTHER_FORMAT
-        return dataclasses.replace(found, fits=False, reason="NoEngine", message=why, would_fit_if=help_)
+        return dataclasses.replace(found, fits=False, reason=NO_ENGINE, message=why, would_fit_if=help_)
     return found
 
 
@@ -128,6 +131,7 @@ def placement(
             desired=replicas,
             tenant_id=tenant.id,
             priority=Priority.NORMAL.rank,
+            products=settings.products,
             spread=spread,
         )
         for number in range(max(replicas, 1))

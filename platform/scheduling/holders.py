@@ -8,6 +8,7 @@ from kernel.isolation import Isolation, Requirement
 from scheduling.answers import HolderLine
 from scheduling.board import Board
 from scheduling.need import Need
+from scheduling.products import allowed
 from scheduling.snapshot import HolderView
 
 Lines = dict[uuid.UUID, tuple[HolderLine, ...]]
@@ -92,7 +93,8 @@ def bins_of(board: Board, holder: HolderView) -> frozenset[int]:
 def need_of(board: Board, holder: HolderView) -> Need | None:
     """What a replica holds, as a need; ``None`` where it does not have all of it any more.
 
-    What was planned for several devices was planned for those of one product, and is linked where they are.
+    What was planned for several devices was planned for those of one product, and is linked where they are; what is on
+    one may be moved to what its config names.
     """
     positions = [board.device_position.get(holding.device_id, (-1, -1)) for holding in holder.holdings]
     if (-1, -1) in positions or len(positions) % holder.stages:
@@ -111,13 +113,20 @@ def need_of(board: Board, holder: HolderView) -> Need | None:
         millis=max(holding.millis for holding in holder.holdings),
         devices=group,
         stages=holder.stages,
-        over_nodes=holder.stages > 1 and devices[0].kind == "cuda",
+        over_nodes=_over_nodes(board, holder, positions),
         linked=linked > 1,
         linked_by=linked if 1 < linked < group else 0,
-        products=frozenset({devices[0].product}) if len(devices) > 1 else frozenset(),
+        products=frozenset({devices[0].product}) if len(devices) > 1 else allowed(holder.products, board.products),
         whole=first.exclusive,
         least=Requirement.MPS.value if first.isolation == Isolation.MPS else Requirement.ANY.value,
     )
+
+
+def _over_nodes(board: Board, holder: HolderView, positions: Sequence[tuple[int, int]]) -> bool:
+    """True for real stages: they can only go where nodes take part in that, as those that they are on do."""
+    places = [board.bins[at] for at, _device in positions]
+    real = all(place.devices[device].kind == "cuda" for place, (_at, device) in zip(places, positions, strict=True))
+    return holder.stages > 1 and real and all(place.node.rank_address for place in places)
 
 
 def _linked(groups: Sequence[Sequence[str]]) -> int:

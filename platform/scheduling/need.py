@@ -35,6 +35,7 @@ class Need:
     domain, or so many consecutive devices of it at a time as ``linked_by`` says (0: all of them). ``memory_bytes`` and
     ``millis`` (thousandths of its compute; 0: no share of its own) are per device, ``whole`` asks for all of it;
     ``host_bytes`` and ``millicpus`` are per group, of its node. ``products`` bounds what it runs on; empty: any.
+    ``over_nodes`` stages are real ranks on several nodes, which must all take part in that.
     ``weight_width`` is in bytes per weight, 0 where it is not known. ``least`` is the isolation that it must have at
     least, ``profile`` the MIG profile that it asks for ("": any device will do). ``unsupported`` says why no engine can
     run it so on this kind of device; ``choice`` has the numbers of a parallel plan, and ``elsewhere`` says why products
@@ -50,6 +51,7 @@ class Need:
     millis: int = 0
     devices: int = 1
     stages: int = 1
+    over_nodes: bool = False
     linked: bool = False
     linked_by: int = 0
     whole: bool = False

@@ -72,10 +72,13 @@ class Option:
 
     @property
     def sentence(self) -> str:
-        """``TP4 x PP2: 16.4 GiB of weights per device, 36.9 GiB left for KV cache; all-reduce over NVLink 4 …``."""
-        told = f"{self.name}: {size(self.weights_bytes)} of weights per device, {self.kv_tokens} tokens of KV cache"
+        """``TP4: 16.4 GiB of weights per device, 90112 tokens of KV cache in all; all-reduce over NVLink 4 …``."""
+        told = (
+            f"{self.name}: {size(self.weights_bytes)} of weights per device, {self.kv_tokens} tokens of KV cache in all"
+        )
         wires = (
-            f"{each.name} over {each.link.name}, {each.bytes_per_token} bytes per token" for each in self.collectives
+            f"{each.name} over {each.link.name}, {each.bytes_per_token} bytes per token and rank"
+            for each in self.collectives
         )
         return "; ".join((told, *wires))
 

@@ -20,7 +20,8 @@ BYTES_OF_A_GPU: Final = 80 * 1024**3
 class NodeView:
     """A node. ``stored`` are digests it keeps of those that were asked about; ``replicas`` counts by deployment.
 
-    ``fault_domain`` is what fails together (a rack, a power feed); "" is the node by itself. ``rdma`` says that its
+    ``fault_domain`` is what fails together (a rack, a power feed); "" is the node by itself. ``rank_address`` is where
+    ranks on other nodes reach those here; "": it takes part in no replica over several nodes. ``rdma`` says that its
     devices reach other nodes without passing through the host, ``mps`` that its driver can limit shares of a GPU.
     """
 
@@ -37,6 +38,7 @@ class NodeView:
     fault_domain: str = ""
     rdma: bool = False
     mps: bool = False
+    rank_address: str = ""
 
     @property
     def free_host_bytes(self) -> int:
@@ -123,7 +125,8 @@ class HolderView:
     One that is ``leaving`` ends anyway. ``gpu_millis``: what it counts of GPUs. ``holdings`` are in the order of the
     ranks; ``stages`` is how many groups of them may be on different nodes. One that is ``stranded`` serves nobody, for
     a node of it was declared lost: only what it holds of other nodes is free once it ends. What it holds ``counts``
-    for its tenant, or not while it has to leave by no fault of the tenant.
+    for its tenant, or not while it has to leave by no fault of the tenant. ``products`` are the names of devices that
+    it may run on (none: any).
     """
 
     replica_id: uuid.UUID
@@ -138,6 +141,7 @@ class HolderView:
     stages: int = 1
     stranded: bool = False
     counts: bool = True
+    products: tuple[str, ...] = ()
 
     @property
     def importance(self) -> int:

@@ -7,15 +7,16 @@ every product that can, the plan that ``parallel`` chooses; where the serving co
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from catalog import holding
 from catalog.estimate import Estimate, VersionFacts, is_graph, shape_of
 from catalog.holding import Shape
-from scheduling import topology
+from scheduling import topology, whynot
 from scheduling.answers import Ask
 from scheduling.need import Need, key_of
 from scheduling.parallel import Choice, Option, choose, option_as_given
+from scheduling.products import bound
 from scheduling.ranks import Hardware, ModelFacts, Wanted
 from scheduling.snapshot import Snapshot
 from scheduling.whynot import Refused, Why
@@ -130,7 +131,9 @@ def _model(shape: Shape, sized: Estimate, width: float) -> ModelFacts:
 
 
 def spread_out(asks: Sequence[Ask], snapshot: Snapshot) -> list[Ask]:
-    """``asks`` with plans over several devices of ``snapshot`` where one is not enough."""
+    """``asks`` on the products that they name, with plans over several devices of ``snapshot`` where one is not
+    enough."""
+    here = sorted({device.product for device in snapshot.devices})
     known: dict[str, list[topology.Kind]] = {}
     made: dict[tuple[Any, ...], dict[str, Need]] = {}
 
@@ -141,13 +144,14 @@ def spread_out(asks: Sequence[Ask], snapshot: Snapshot) -> list[Ask]:
 
     found = []
     for ask in asks:
-        if ask.spread is None:
+        if ask.spread is None and not ask.products:
             found.append(ask)
             continue
-        key = (ask.spread, *sorted(ask.needs.items()))
+        key = (ask.spread, ask.products, *sorted(ask.needs.items()))
         needs = made.get(key)
         if needs is None:
-            needs = made[key] = needs_for(ask.spread, ask.needs, kinds)
+            allowed = bound(ask.needs, ask.products, here)
+            needs = made[key] = needs_for(ask.spread, allowed, kinds) if ask.spread is not None else allowed
         found.append(dataclasses.replace(ask, needs=needs))
     return found
 
@@ -168,8 +172,12 @@ def needs_for(
 
 def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> dict[str, Need]:
     one = {need.kind: need}
-    products = [each for each in products if each.product not in need.besides]
-    if need.besides and not products:
+    products = [
+        each
+        for each in products
+        if each.product not in need.besides and (not need.products or each.product in need.products)
+    ]
+    if (need.besides or need.products) and not products:
         return one
     largest = max((each.largest_bytes for each in products), default=0)
     if spread.given.ranks == 1 and (spread.given.named or not products or need.memory_bytes <= largest):
@@ -178,19 +186,60 @@ def _of_kind(spread: Spread, need: Need, products: Sequence[topology.Kind]) -> d
     if real and spread.given.expert > 1:
         return {need.kind: dataclasses.replace(need, unsupported=_no_experts(spread))}
     spread = _of_engine(spread) if real else spread
-    plans = [(each, _choice(spread, _one_node(each) if real else each)) for each in products]
-    made = [(each, _ranks(spread, need, each, choice.chosen, choice)) for each, choice in plans if choice.chosen]
-    if real:
-        made = [(each, _side_by_side(planned, each)) for each, planned in made]
+    ways = [(_real if real else _simulated)(spread, need, each) for each in products]
+    made = [(way.product, way.need) for way in ways if way.need is not None]
     if not made:
-        choice = plans[0][1] if plans else None
-        refused = choice.refused if choice is not None else None
-        if refused is not None and not spread.given.named and refused.code is not Why.TP_OVER_PCIE:
+        choice = ways[0].choice if ways else None
+        refused = ways[0].refused if ways else None
+        if refused is not None and not spread.given.named and refused.code not in _SAID_FIRST:
             refused = None  # what one device lacks says it better
         return {need.kind: dataclasses.replace(need, choice=choice, unsupported=refused)}
     made.sort(key=lambda pair: pair[1].devices * pair[1].stages)  # stable: the most plentiful first among equals
-    others = {each.product: choice.refused for each, choice in plans if choice.refused is not None}
-    return {key_of(need.kind, each.product): dataclasses.replace(planned, elsewhere=others) for each, planned in made}
+    others = {way.product: way.refused for way in ways if way.refused is not None}
+    found: dict[str, Need] = {}
+    for product, planned in made:
+        planned = dataclasses.replace(planned, elsewhere=others)
+        if planned.linked and spread.given.over_pcie:  # within NVLink while there is room, else over what there is
+            found[f"{key_of(need.kind, product)}/nvlink"] = planned
+            planned = dataclasses.replace(planned, linked=False, linked_by=0)
+        found[key_of(need.kind, product)] = planned
+    return found
+
+
+#: What is said of a plan rather than what one device lacks: something a person can give.
+_SAID_FIRST: Final = (Why.TP_OVER_PCIE, Why.NO_RANK_ADDRESS)
+
+
+class _Way(NamedTuple):
+    """How a replica is spread over devices of one product, or why it is not."""
+
+    product: str
+    choice: Choice
+    need: Need | None
+    refused: Refused | None
+
+
+def _simulated(spread: Spread, need: Need, kind: topology.Kind) -> _Way:
+    choice = _choice(spread, kind)
+    made = _ranks(spread, need, kind, choice.chosen, choice) if choice.chosen is not None else None
+    return _Way(kind.product, choice, made, choice.refused)
+
+
+def _real(spread: Spread, need: Need, kind: topology.Kind) -> _Way:
+    """On one node where that can hold it; else over those that take part in replicas over several nodes."""
+    one = _choice(spread, _one_node(kind))
+    if one.chosen is not None:
+        return _Way(kind.product, one, _side_by_side(_ranks(spread, need, kind, one.chosen, one), kind), None)
+    many = _choice(spread, kind.joined) if kind.joined is not None else None
+    if many is not None and many.chosen is not None and kind.joined is not None:
+        made = _ranks(spread, need, kind.joined, many.chosen, many)
+        return _Way(kind.product, many, dataclasses.replace(made, over_nodes=True), None)
+    anywhere = _choice(spread, kind).chosen if kind.nodes > 1 else None
+    if anywhere is None or one.refused is None or one.refused.code is Why.TP_OVER_PCIE:
+        return _Way(kind.product, one, None, one.refused)
+    able = kind.joined.nodes if kind.joined is not None else 0
+    missing = whynot.apart(kind.nodes, kind.product, able)
+    return _Way(kind.product, one, None, missing._replace(sentence=f"{anywhere.name}: {missing.sentence}."))
 
 
 def _no_experts(spread: Spread) -> Refused:
@@ -207,7 +256,7 @@ def _of_engine(spread: Spread) -> Spread:
 
 
 def _one_node(kind: topology.Kind) -> topology.Kind:
-    """All ranks of an engine are on one node."""
+    """As if there were one node."""
     return dataclasses.replace(kind, nodes=1)
 
 

@@ -58,7 +58,7 @@ def _best(domains: Sequence[Sequence[int]], count: int, step: int, free: Sequenc
         after = dict(found)
         for taken in range(step, min(len(members), count) + 1, step):
             part = tuple(members[:taken])
-            lost, left = _whole(len(members)) - _whole(len(members) - taken), sum(free[at] for at in part)
+            lost, left = whole(len(members)) - whole(len(members) - taken), sum(free[at] for at in part)
             for had, before in found.items():
                 if had + taken <= count:
                     made = _Taken(before.lost + lost, before.domains + 1, before.free + left, (*before.members, *part))
@@ -69,6 +69,6 @@ def _best(domains: Sequence[Sequence[int]], count: int, step: int, free: Sequenc
     return found[count].members if count in found else ()
 
 
-def _whole(devices: int) -> int:
+def whole(devices: int) -> int:
     """What a domain is worth of which so many are left: one device has no partner, and larger domains are rarer."""
     return devices * devices if devices > 1 else 0

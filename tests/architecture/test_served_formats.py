@@ -58,5 +58,5 @@ def test_serving_configs_and_the_wire_have_the_same_defaults() -> None:
     marks = wire.pop("watermarks")
     assert isinstance(marks, Watermarks)
     wire |= {"watermark_low": marks.low, "watermark_high": marks.high, "watermark_critical": marks.critical}
-    placed_by = {*configs.PARTITION, *configs.PARALLEL}  # the planner reads these, and no engine
+    placed_by = {*configs.PARTITION, *configs.PARALLEL, *configs.DEVICES}  # the planner reads these, and no engine
     assert {k: v for k, v in dataclasses.asdict(configs.DEFAULTS).items() if k not in placed_by} == wire

@@ -14,8 +14,8 @@ def test_nothing_said_is_the_engine_s_own_default() -> None:
     assert settings == configs.DEFAULTS
     marks = {"watermark_low": "low", "watermark_high": "high", "watermark_critical": "critical"}
     for name, value in vars(settings).items():
-        if name in (*configs.PARTITION, *configs.PARALLEL):
-            assert value in ("any", "", 0), name  # about devices: no engine reads it here
+        if name in (*configs.PARTITION, *configs.PARALLEL, *configs.DEVICES):
+            assert value in ("any", "", 0, ()), name  # about devices: no engine reads it here
             continue
         want = getattr(engine.watermarks, marks[name]) if name in marks else getattr(engine, name)
         assert value == want, name
@@ -25,6 +25,14 @@ def test_equal_settings_have_one_digest_however_they_are_said() -> None:
     one = configs.normalise({"kv_cache_gib": 1, "watermarks": {"low": 0.5}, "dtype": None})
     two = configs.normalise({"watermark_low": 0.5, "kv_cache_bytes": 2**30})
     assert one.digest == two.digest != configs.DEFAULTS.digest
+
+
+def test_products_are_named_in_a_list_or_in_one_text() -> None:
+    named = configs.normalise({"products": [" L40S", "NVIDIA  H100", "L40S"]})
+    assert named.products == ("L40S", "NVIDIA H100")
+    assert configs.normalise({"products": "NVIDIA H100, L40S,"}).digest == named.digest != configs.DEFAULTS.digest
+    assert configs.normalise({"products": 4090}).products == ("4090",)
+    assert configs.normalise({"products": ""}).digest == configs.DEFAULTS.digest
 
 
 @pytest.mark.parametrize(
@@ -37,6 +45,12 @@ def test_equal_settings_have_one_digest_however_they_are_said() -> None:
         ({"quantization": "awq"}, "quantization"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"isolation": "steel"}, "isolation"),
+        ({"products": {"H100": 1}}, "products"),
+        ({"products": [1]}, "products"),
+        ({"products": True}, "products"),
+        ({"products": ["x" * 81]}, "products"),
+        ({"products": ["H\u0000"]}, "products"),
+        ({"products": [f"H{n}" for n in range(17)]}, "products"),
         ({"mig_profile": "big"}, "mig_profile"),
         ({"mig_profile": "3g.40gb", "isolation": "exclusive"}, "mig_profile"),
         ({"thread_percentage": 101, "isolation": "mps"}, "thread_percentage"),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scheduling.crossing import as_placed
-from scheduling.links import NVLINK4, send
+from scheduling.links import NVLINK4, all_reduce, send
 from scheduling.parallel import Choice, Option
 from scheduling.plan import plan
 from tests.build.fleets import GIB, ask, gpu, need, node, snapshot
@@ -43,7 +43,19 @@ def test_stages_say_what_they_really_cross(domains, nodes, rdma, link):
     assert f"send/recv over {link}" in answer.explanation()["need"]["parallel"]["sentence"]
 
 
-def test_what_is_not_in_stages_stays_as_planned():
+@pytest.mark.parametrize(
+    ("domains", "link"), [(["a", "a"], "NVLink 4"), (["a", "b"], "PCIe 5.0 x16"), (["", ""], "PCIe 5.0 x16")]
+)
+def test_ranks_of_a_stage_say_what_they_really_cross(domains, link):
+    """Each of the two on another GPU of a node."""
+    sums = dataclasses.replace(PLAN, pp=1, collectives=(all_reduce(8, 2, 64, 2, NVLINK4),))
+    wanted = need("cuda", 60, devices=2, choice=Choice(sums, ()))
+    fleet = [gpu(at, link_domain=name, link=NVLINK4.name) for at, name in enumerate(domains)]
+    (answer,) = plan(snapshot([node()], fleet), [ask(needs={"cuda": wanted})])
+    assert [each.link.name for each in answer.need.choice.chosen.collectives] == [link]
+
+
+def test_one_rank_stays_as_planned():
     one = dataclasses.replace(WANTED, stages=1, choice=Choice(dataclasses.replace(PLAN, pp=1), ()))
     assert as_placed(one, ()) is one
     assert as_placed(need("cuda", 1), ()).choice is None

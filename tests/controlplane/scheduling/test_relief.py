@@ -91,6 +91,8 @@ def test_who_finds_a_place_elsewhere_is_moved():
     devices = [gpu(1, 1, held_bytes=78 * GIB, shared=True), gpu(2, 2, held_bytes=41 * GIB, shared=True)]
     found = relieved([holder(1, 1, 39)], [tenant(1, -1, -1, 39)], nodes, devices)
     assert found == ([], ["r1"])
+    for names, want in ((("H100",), ([], ["r1"])), (("A100",), (["r1"], []))):  # and only to what its config names
+        assert relieved([holder(1, 1, 39, products=names)], [tenant(1, -1, -1, 39)], nodes, devices) == want
 
 
 def test_what_is_cleared_for_one_is_not_given_to_the_next():

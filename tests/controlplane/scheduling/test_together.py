@@ -48,7 +48,7 @@ def test_the_tightest_of_equals():
 
 def _lost(members, chosen):
     left = len(set(members) - set(chosen))
-    return together._whole(len(members)) - together._whole(left)
+    return together.whole(len(members)) - together.whole(left)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -88,3 +88,22 @@ def test_stages_of_pairs_as_one_group():
     (refused,) = plan(snapshot([node(millicpus=64_000)], pairs[:3]), [staged])
     assert refused.reason == "NotEnoughDevices"
     assert "Needs 4 devices together in groups of 2 over NVLink; node n1 has 2 that could." in refused.message
+
+
+@pytest.mark.parametrize(
+    ("domains", "products", "want"),
+    [
+        pytest.param("abab", "1111", ["d0", "d2"], id="the partner of one that is taken"),
+        pytest.param("ab.ab", "11111", ["d2", "d0", "d3"], id="first what has no partner"),
+        pytest.param("abab", "2111", ["d0", "d2"], id="of several products too"),
+        pytest.param("aaaa", "1111", ["d0", "d1"], id="where one domain has all there is nothing to keep"),
+    ],
+)
+def test_what_needs_one_device_leaves_pairs_whole(domains, products, want):
+    gpus = [
+        gpu(at, link_domain=name.strip("."), product=f"A{kind}", gib=80 if kind == "1" else 96)
+        for at, (name, kind) in enumerate(zip(domains, products, strict=True))
+    ]
+    one = {"cuda": need("cuda", 70, 4, 4000, whole=True)}
+    answers = plan(snapshot([node(millicpus=64_000)], gpus), [ask(at, needs=one) for at in range(len(want))])
+    assert [answer.chosen.uuid for answer in answers] == want
