@@ -2,11 +2,13 @@
 
 import dataclasses
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from django.db.models import Prefetch
+from django.utils.translation import gettext as _
 
+from catalog import configs
 from catalog.configs import Settings
 from catalog.models import Alias, ModelVersion
 from catalog.states import VersionState
@@ -46,14 +48,49 @@ def ready_versions(tenant: Tenant) -> list[ModelVersion]:
         return list(rows.prefetch_related(Prefetch("aliases", Alias.objects.order_by("name")))[:MAX_VERSIONS])
 
 
-def version_choices(tenant: Tenant) -> list[tuple[str, str]]:
-    """Ready versions of every model, newest first, as choices of a form: ``model:number`` and what people read."""
+@dataclasses.dataclass(frozen=True)
+class Offered:
+    """A ready version as a choice of a form: ``value`` is ``model:number``, ``label`` what people read."""
+
+    model: str
+    value: str
+    label: str
+    has_engine: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Versions:
+    """Ready versions of every model, newest first."""
+
+    offered: tuple[Offered, ...]
+
+    @property
+    def choices(self) -> list[tuple[str, str]]:
+        """As a form takes them."""
+        return [(one.value, one.label) for one in self.offered]
+
+    @property
+    def have_engines(self) -> bool:
+        """True when at least one can be deployed."""
+        return any(one.has_engine for one in self.offered)
+
+    def newest(self, models: Collection[str] = ()) -> str:
+        """The newest that can be deployed, of ``models`` if any are named; of several that cannot the newest; or ""."""
+        among = [one for one in self.offered if not models or one.model in models]
+        return next((one.value for one in among if one.has_engine), among[0].value if among else "")
+
+
+def version_choices(tenant: Tenant) -> Versions:
+    """What a form offers to deploy; of what no engine runs the label says so, as where it would fit can be asked."""
     found = []
     for version in ready_versions(tenant):
-        names = ", ".join(alias.name for alias in version.aliases.all())
+        has_engine = not configs.no_engine(configs.DEFAULTS, version.format)
+        said = [alias.name for alias in version.aliases.all()] + ([] if has_engine else [_("no engine")])
         label = f"{version.model.name} v{version.number}"
-        found.append((f"{version.model.name}:{version.number}", f"{label} ({names})" if names else label))
-    return found
+        label += f" ({', '.join(said)})" if said else ""
+        value = f"{version.model.name}:{version.number}"
+        found.append(Offered(model=version.model.name, value=value, label=label, has_engine=has_engine))
+    return Versions(tuple(found))
 
 
 def made_of(revision: Any) -> dict[str, Any]:
@@ -64,6 +101,7 @@ def made_of(revision: Any) -> dict[str, Any]:
         "version": f"v{revision.version.number}",
         "size": f"{revision.version.size_bytes:,} B",
         **{field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)},
+        "products": ", ".join(config.products),
         "runtime": str(revision.runtime),
     }
 

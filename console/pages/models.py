@@ -9,6 +9,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from catalog import access, configs, selectors, services
 from console import queries
@@ -21,6 +22,11 @@ from tenants.roles import Permission
 PER_PAGE = 30
 #: Facts that the estimate on the page already says in bytes.
 _ESTIMATED = frozenset({"largest_weight_bytes", "stated_shapes"})
+_OF_GRAPHS = {
+    "nodes": gettext_lazy("Operations"), "title": gettext_lazy("Name of the graph"),
+    "producer": gettext_lazy("Written by"), "ir_version": gettext_lazy("ONNX IR version"),
+    "operator_sets": gettext_lazy("Operator sets"),
+}  # fmt: skip
 
 
 @tenant_page
@@ -110,15 +116,18 @@ def version(request: HttpRequest, here: Here, model: str, number: int) -> HttpRe
     return render(request, "console/pages/version.html", context)
 
 
-def _facts(metadata: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What the check noted beside what the page says in words, under the names of the model's own config."""
+def _facts(metadata: dict[str, Any]) -> list[tuple[str, Any, bool]]:
+    """What the check noted beside what the page says in words: of a graph in words too, of a decoder under the names of
+    its own config. The last of each says whether it is such a name."""
     found = [
         (name, str(value).lower() if isinstance(value, bool) else value)
         for name, value in sorted(metadata.items())
         if isinstance(value, int | float | str) and value != "" and name not in _ESTIMATED
     ]
-    sets = metadata.get("operator_sets") or {}
-    return found + [("operator_sets", ", ".join(f"{name} {number}" for name, number in sets.items()))] * bool(sets)
+    if sets := metadata.get("operator_sets"):
+        found.append(("operator_sets", ", ".join(f"{name} {number}" for name, number in sets.items())))
+    words = _OF_GRAPHS if "ir_version" in metadata else {}
+    return [(str(words.get(name, name)), value, name not in words) for name, value in found]
 
 
 def _ports(metadata: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 
 from catalog import configs
 from console import problems, queries
-from console.forms import NumberField, styled
+from console.forms import AmountField, NumberField, styled
 from console.presenters import rollouts as words
 from console.presenters import samples
 from console.web import Here, done, tenant_page
@@ -88,19 +88,19 @@ class RolloutForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 2, "placeholder": "max_num_seqs=64", "spellcheck": "false"}),
         help_text=gettext_lazy("One setting in a line, name=value. Empty: nothing."),
     )
-    error_points = forms.FloatField(
+    error_points = AmountField(
         label=gettext_lazy("More errors, at most"), min_value=0, max_value=100, initial=100 * _DEFAULT.error_points
     )
-    slower = forms.FloatField(
+    slower = AmountField(
         label=gettext_lazy("Slower, at most"), min_value=0, max_value=1000, initial=100 * _DEFAULT.slower
     )
-    tail_points = forms.FloatField(
+    tail_points = AmountField(
         label=gettext_lazy("More slow requests, at most"),
         min_value=0,
         max_value=100,
         initial=100 * _DEFAULT.tail_points,
     )
-    length_points = forms.FloatField(
+    length_points = AmountField(
         label=gettext_lazy("More odd lengths, at most"),
         min_value=0,
         max_value=100,
@@ -113,11 +113,12 @@ class RolloutForm(forms.Form):
         label=gettext_lazy("Give up loading after"), min_value=10, max_value=MAX_HOLD_SECONDS, initial=1800
     )
 
-    def __init__(self, *args: Any, here: Here, versions: list[tuple[str, str]], names: list[str], **more: Any) -> None:
+    def __init__(self, *args: Any, here: Here, versions: queries.Versions, names: list[str], **more: Any) -> None:
         super().__init__(*args, **more)
         self.here = here
         self.fields["endpoint"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
-        self.fields["version"].choices = versions  # type: ignore[attr-defined]
+        self.has_engines = versions.have_engines
+        self.fields["version"].choices = versions.choices  # type: ignore[attr-defined]
         styled(self)
 
     def clean_shares(self) -> tuple[int, ...]:
@@ -168,7 +169,8 @@ class RolloutForm(forms.Form):
         with scope.tenant(self.here.tenant.id):
             config = sides.only_baseline(endpoint).revision.serving_config
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(configs.Settings)}
-        return {name: value for name, value in values.items() if value != getattr(configs.DEFAULTS, name)}
+        default = dataclasses.asdict(configs.DEFAULTS) | {"products": list(configs.DEFAULTS.products)}
+        return {name: value for name, value in values.items() if value != default[name]}
 
 
 def _read(text: str) -> Any:
@@ -191,18 +193,15 @@ def _form(request: HttpRequest, here: Here) -> RolloutForm:
     main = next((row for row in rows if row.name == (endpoint or (names[0] if names else ""))), None)
     initial: dict[str, Any] = {"endpoint": endpoint}
     wanted = f"{request.GET.get('model', '')}:{request.GET.get('version', '')}"
-    if wanted in dict(versions):
-        initial["version"] = wanted
-    elif main is not None and (newest := _newest(main, versions)):
-        initial["version"] = newest
+    served = _served(main) if main is not None else set()
+    initial["version"] = wanted if wanted in dict(versions.choices) else versions.newest(served) or versions.newest()
     data = request.POST if request.method == "POST" else None
     return RolloutForm(data, here=here, versions=versions, names=names, initial=initial)
 
 
-def _newest(endpoint: Endpoint, versions: list[tuple[str, str]]) -> str:
-    """The newest ready version of the model that serves behind ``endpoint``."""
-    models = {one.revision.model.name for one in endpoint.deployments.select_related("revision__model")}
-    return next((value for value, _label in versions if value.rpartition(":")[0] in models), "")
+def _served(endpoint: Endpoint) -> set[str]:
+    """Models that serve behind ``endpoint``."""
+    return {one.revision.model.name for one in endpoint.deployments.select_related("revision__model")}
 
 
 @tenant_page(get=Permission.DEPLOY, post=Permission.DEPLOY)

@@ -15,6 +15,7 @@ WORDS: Final[dict[str, str | Promise]] = {
     "InsufficientCpu": _("Not enough CPU"),
     "DeviceTaken": _("Device taken"),
     "ParallelPlanImpossible": _("Cannot be spread"),
+    "NoRankAddress": _("Not for several nodes"),
     "IsolationMixed": _("Other isolation on the device"),
     "IsolationUnavailable": _("Isolation not available"),
     "WrongProfile": _("No such MIG instance"),

@@ -4,7 +4,7 @@ from typing import Final
 
 from django.utils.translation import gettext_noop as _
 
-#: What damages a file exactly stays in the words of who read it.
+#: What damages a file exactly (``detail``) is said by ``damages``.
 REJECTIONS: Final = (
     _(
         "This is no model that is served here. Upload one .gguf file, a Hugging Face folder with config.json, "
@@ -38,9 +38,9 @@ REJECTIONS: Final = (
     _("The tokenizer %(what)s is not served, only %(names)s. Upload the model as a Hugging Face folder."),
     _("The tokenizer in %(file)s has no %(what)s. Convert the model again."),
     _("%(file)s has %(count)s tokens but embeddings for %(total)s. Convert the model again."),
-    _("%(file)s is damaged: %(what)s. Export it again."),
-    _("%(file)s does not hold what it says: %(what)s. Upload it again, or export it again."),
-    _("%(file)s does not hold what it says: %(what)s. Export it again."),
+    _("%(file)s is damaged: %(detail)s. Export it again."),
+    _("%(file)s does not hold what it says: %(detail)s. Upload it again, or export it again."),
+    _("%(file)s does not hold what it says: %(detail)s. Export it again."),
     _("%(file)s has the GGUF version %(count)s; 2 and 3 are read (little-endian). Convert it again."),
     _(
         "%(file)s: tensor %(name)s has the storage type %(what)s, which is not read here. Quantize it anew, for "
@@ -66,13 +66,13 @@ REJECTIONS: Final = (
     _("%(file)s: tensor %(name)s has the type %(what)s, which is not read here. Save it as BF16, F16 or F32."),
     _("There are %(count)s .onnx files; a version has one. Upload each as a model of its own."),
     _("%(file)s is empty. Export the model again."),
-    _("%(file)s is damaged: %(what)s. Export the model again."),
-    _("%(file)s does not hold what it says: %(what)s. Export the model again."),
+    _("%(file)s is damaged: %(detail)s. Export the model again."),
+    _("%(file)s does not hold what it says: %(detail)s. Export the model again."),
     _(
-        "%(file)s does not hold what is said of it: %(what)s. Export the model into an empty folder, since exporters "
+        "%(file)s does not hold what is said of it: %(detail)s. Export the model into an empty folder, since exporters "
         "append to what is there, and upload both files."
     ),
-    _("%(file)s is not read here: %(what)s. Export a dense model for inference."),
+    _("%(file)s is not read here: %(detail)s. Export a dense model for inference."),
     _(
         "%(file)s needs the operation %(name)s of %(what)s, which a library would have to bring; none is loaded here. "
         "Export it with standard operations."
@@ -82,8 +82,8 @@ REJECTIONS: Final = (
         "its inputs and outputs named."
     ),
     _(
-        "%(file)s: %(what)s, which no client can send or read. Export it with arrays of numbers or texts (classifiers "
-        "of scikit-learn: with zipmap=False)."
+        "%(file)s: %(detail)s, which no client can send or read. Export it with arrays of numbers or texts "
+        "(classifiers of scikit-learn: with zipmap=False)."
     ),
     _(
         "%(file)s: %(name)s has the element type %(what)s, which is not read here. Export the model with float or "

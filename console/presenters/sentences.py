@@ -15,6 +15,7 @@ from django.utils.translation import get_language, gettext, pgettext
 from django.utils.translation import gettext_noop as _
 
 from console.presenters import glyphs, reasons
+from console.presenters.damages import DETAILS
 from console.presenters.faulted import FAULTS
 from console.presenters.placements import ADVICE, COUNTED, PLACES, PLANS
 from console.presenters.rejections import REJECTIONS
@@ -152,6 +153,18 @@ _QUOTAS: Final = (
     _("%(needed)s %(counted)s cannot be guaranteed: the limit is %(limit)s."),
     _("%(needed)s %(counted)s would be guaranteed in the group %(name)s; it may hold %(limit)s."),
     _("Guaranteed to tenants of the group %(name)s: %(needed)s %(counted)s. A limit of %(limit)s could not keep that."),
+    _(
+        "The group %(name)s may hold %(needed)s %(counted)s, so no tenant in it can be guaranteed all that its own "
+        "limit allows. Name a number as the guarantee; 0 guarantees nothing."
+    ),
+    _(
+        "Tenants of the group %(name)s are guaranteed all that their own limit allows: %(names)s. Name a number as the "
+        "guarantee of each before the group gets a limit of GPUs."
+    ),
+    _(
+        "Tenants of the group %(name)s are guaranteed all that their own limit allows: %(names)s. Name a number as the "
+        "guarantee of each before the group gets a limit of device memory."
+    ),
     _("Use 1 to 40 lower-case letters, digits and hyphens; begin with a letter or digit."),
     _("Tenants are in the group %(name)s: %(names)s. Take them out of it first."),
 )
@@ -212,6 +225,7 @@ _PART: Final = {
 }  # fmt: skip
 _SAID_AGAIN: Final = ("why", "span", "source", "measure", "first", "rest", "plan", "above", "remedy")
 _PERCENT: Final = re.compile(r"([\d.,]+) %")
+_MORE: Final = re.compile(r"(.+) and (\d+) more")
 MAX_LENGTH: Final = 2000
 
 
@@ -225,19 +239,29 @@ def said(sentence: str) -> Said:
 
 @functools.lru_cache(maxsize=2048)
 def _said(sentence: str, _language: str) -> Said:
-    for pattern, text in _patterns():
-        if match := pattern.fullmatch(sentence):
-            values = {name: _part(name, part) for name, part in match.groupdict().items()}
-            return Said(gettext(text) % values, True)
+    if known := _among(_patterns(), sentence):
+        return Said(known, True)
     if sentence.endswith(".") and sentence[:1].isupper():  # what a node said, made a sentence of
         fact = _said(f"{sentence[0].lower()}{sentence[1:-1]}", _language)
         return Said(gettext("%(fact)s.") % {"fact": fact.text}, True) if fact.is_translated else Said(sentence, False)
     return Said(sentence, False)
 
 
+def _among(patterns: tuple[tuple[re.Pattern[str], str], ...], sentence: str) -> str:
+    """What the first of ``patterns`` that fits says; "" where none does."""
+    for pattern, text in patterns:
+        if match := pattern.fullmatch(sentence):
+            return gettext(text) % {name: _part(name, part) for name, part in match.groupdict().items()}
+    return ""
+
+
 def _part(name: str, text: str) -> str:
     if name in _SAID_AGAIN:
         return said(text).text
+    if name == "detail":
+        return _among(_details(), text) or text
+    if name in ("device", "names", "node"):
+        return _listed(text)
     if name == "side":
         return gettext(text)
     if name == "acts":
@@ -255,10 +279,23 @@ def _part(name: str, text: str) -> str:
     return text
 
 
+def _listed(text: str) -> str:
+    """Names of which only the first are said, or the last of which is joined by a word."""
+    if match := _MORE.fullmatch(text):
+        return gettext("%(names)s and %(count)s more") % {"names": _listed(match[1]), "count": match[2]}
+    first, joined, rest = text.partition(" and ")
+    return gettext("%(first)s and %(rest)s") % {"first": first, "rest": rest} if joined else text
+
+
 def _counted(text: str) -> str:
     """``14 NodeLost``: how many devices refuse, and the code."""
     count, _space, code = text.partition(" ")
     return gettext("%(count)s × %(what)s") % {"count": count, "what": reasons.word(code)}
+
+
+@functools.cache
+def _details() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple(_compiled(DETAILS))
 
 
 @functools.cache

@@ -165,6 +165,16 @@ def same_shape(wanted: str, name: str) -> bool:
     return one[1] == other[1] and one[3] == other[3] and near
 
 
+def most_bytes(name: str, geometry: Geometry | None) -> int:
+    """What an instance called ``name`` can hold: of the GPU's own profiles of that shape, else by the label itself,
+    which drivers round up."""
+    own = [each.memory_bytes for each in (geometry.profiles if geometry else ()) if same_shape(name, each.name)]
+    if own:
+        return max(own)
+    told = _NAME.fullmatch(name)
+    return int(told[2]) * 1024**3 if told is not None else 0
+
+
 def _told(row: Mapping[str, Any]) -> Profile:
     return Profile(
         id=int(row["id"]),

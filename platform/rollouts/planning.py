@@ -51,7 +51,10 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """The plan of a wish, its cost in replicas and device memory, and every other way to get the room."""
+    """The plan of a wish, its cost in replicas and device memory, and every other way to get the room.
+
+    ``reason`` is the dry run's where no room at all would help; then there are no ``offers``.
+    """
 
     baseline: Deployment
     plan: Plan
@@ -59,6 +62,7 @@ class Preview:
     fits: bool
     sentence: str
     offers: tuple[Offer, ...]
+    reason: str = ""
 
 
 def preview(*, actor: Actor, tenant: Tenant, endpoint: Endpoint, wish: Wish) -> Preview:
@@ -76,6 +80,11 @@ def preview(*, actor: Actor, tenant: Tenant, endpoint: Endpoint, wish: Wish) -> 
     found = fitting.fit(
         actor=actor, tenant=tenant, model=wish.model, version=wish.version, config=wish.config, replicas=extra
     )
+    if found.reason == fitting.NO_ENGINE:
+        return Preview(
+            baseline=baseline, plan=plan, extra_bytes=0, fits=False, sentence=found.message, offers=(),
+            reason=found.reason,
+        )  # fmt: skip
     each = int(found.need["total_bytes"])
     offers = tuple(_offer(endpoint, baseline, wish, way, found.fits, each) for way in Capacity)
     chosen = next(offer for offer in offers if offer.capacity == wish.capacity)

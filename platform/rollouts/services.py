@@ -41,11 +41,6 @@ def create_rollout(
         sides.check_free(endpoint)
         baseline = sides.only_baseline(endpoint)
         plan = planning.plan_of(endpoint, baseline, wish)
-        if plan.gap and accept.strip().rstrip(".").lower() != plan.gap.lower():
-            raise GapNotAccepted(
-                f"With this capacity {plan.gap}. To accept that, give back these words as accept.",
-                data={"field": "accept", "accept": plan.gap},
-            )
         candidate = serving.deploy_version(
             actor=actor,
             tenant=tenant,
@@ -57,6 +52,11 @@ def create_rollout(
             weight=0,
             drain_seconds=baseline.drain_seconds,
         )
+        if plan.gap and accept.strip().rstrip(".").lower() != plan.gap.lower():
+            raise GapNotAccepted(
+                f"With this capacity {plan.gap}. To accept that, give back these words as accept.",
+                data={"field": "accept", "accept": plan.gap},
+            )
         if candidate.revision_id == baseline.revision_id:
             raise errors.InvalidInput(
                 "The candidate is what serves already: choose another version or change the config.",

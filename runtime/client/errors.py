@@ -1,7 +1,8 @@
 """What goes wrong in the command line, and the exit code that says so.
 
-0 done · 1 refused or failed by the platform · 2 wrong use of the command · 3 not signed in, or not allowed ·
-4 not found · 5 the platform cannot be reached · 6 what was waited for did not come · 130 interrupted
+0 done · 1 refused or failed by the platform (also where no engine runs the model) · 2 wrong use of the command ·
+3 not signed in, or not allowed · 4 not found · 5 the platform cannot be reached · 6 what was waited for did not come,
+or has no place now · 130 interrupted
 """
 
 import enum

@@ -24,6 +24,7 @@ from runtime.client.commands import (
     models,
     nodes,
     people,
+    placement,
     rollouts,
     usage,
 )
@@ -73,7 +74,7 @@ def options(
 
 for module in (
     account, models, deployments, endpoints, rollouts, experiments, inference, keys, members, usage, limits, nodes,
-    layouts, people,
+    layouts, people, placement,
 ):  # fmt: skip
     module.register(app)
 

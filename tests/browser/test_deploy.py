@@ -18,7 +18,7 @@ def test_the_fit_check_answers_while_the_form_is_filled(visitor_of: Callable[...
     expect(fit).to_contain_text("1 replica would find a place now.")
     expect(fit).to_contain_text("Memory 0")
     expect(fit.locator("tr.reason").filter(has_text="Memory 1")).to_contain_text("InsufficientDeviceMemory")
-    page.get_by_role("spinbutton", name="KV cache").fill("900")
+    page.get_by_role("textbox", name="KV cache").fill("900")
     expect(fit).to_contain_text("It would fit if:")
     expect(fit.locator("tr.has-reason").filter(has_text="Memory 0")).to_contain_text("Does not fit")
     expect(fit.locator("pre").first).to_contain_text("--set kv_cache_gib=900")

@@ -109,6 +109,54 @@ def test_why_a_version_is_rejected_is_known(module: str) -> None:
         assert [text for text in said if not sentences.said(text).is_translated] == []
 
 
+#: Where a part of what damages a file is said by a word of the module itself.
+_WORDED = {
+    "tensor x7 x7": ("tensor x7 overlaps another one", "tensor x7 leaves a hole before it"),
+    "the header describes x7 bytes and x7 are there: the file x7": (
+        "the header describes x7 bytes and x7 are there: the file is cut off",
+        "the header describes x7 bytes and x7 are there: the file has bytes that no tensor names",
+    ),
+}
+
+
+def _damages(module: str) -> list[str]:
+    """What exactly a reader finds wrong with a file, with a word for each part that changes."""
+    tree = ast.parse((ROOMS / "catalog" / "formats" / module).read_text())
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        if name.strip("_") in ("Malformed", "damaged", "lies", "unsupported"):
+            text = node.args[-1]
+            if isinstance(text, ast.Constant | ast.JoinedStr):
+                found += _WORDED.get(_sampled(text), (_sampled(text),))
+    return found
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["ggufheader.py", "huggingface.py", "jsonfiles.py", "onnx.py", "onnxheader.py", "protobuf.py", "safetensors.py"],
+)
+def test_what_exactly_damages_a_file_is_known(module: str) -> None:
+    said = _damages(module)
+    assert said
+    with translation.override("zh-hans"):
+        told = {text: sentences.said(f"m.onnx is damaged: {text}. Export the model again.").text for text in said}
+    assert [text for text, whole in told.items() if text in whole or not whole.startswith("m.onnx 已损坏")] == []
+
+
+def test_names_of_which_only_some_are_said_are_counted_in_the_visitors_language() -> None:
+    with translation.override("zh-hans"):
+        told = [
+            sentences.said("Tenants are in the group lab: a1, a2 and 3 more. Take them out of it first.").text,
+            sentences.said("Placed on NVIDIA H100 and 3 more of node mill-1 and mill-2.").text,
+        ]
+    assert "a1, a2 及另外 3 个" in told[0]
+    assert "NVIDIA H100 及另外 3 个" in told[1]
+    assert "mill-1 和 mill-2" in told[1]
+
+
 def test_what_a_node_said_is_known_as_a_sentence_too() -> None:
     with translation.override("zh-hans"):
         assert sentences.said("The GPU answers again.") == ("GPU 恢复响应。", True)

@@ -8,6 +8,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from fleet.models import Device, DeviceKind, Node
+from fleet.selectors import device_totals
 from kernel import clock, ids
 from tenants.models import Tenant
 from tests.build.controlplane import make_user
@@ -53,7 +54,7 @@ def test_pages_of_nodes_show_every_device_once_with_the_totals_of_all(client: Cl
     seen, query = [], ""
     for _page in range(3):
         text = client.get(f"/platform/devices/?{query}").content.decode()
-        assert "0 of 240 devices held, 210 free." in text
+        assert "0 of 240 devices held, 210 free, 30 out of service." in text
         assert "30 not healthy." in text
         assert len(_uuids(text)) <= 96
         seen += _uuids(text)
@@ -62,6 +63,25 @@ def test_pages_of_nodes_show_every_device_once_with_the_totals_of_all(client: Cl
         query = older[1].replace("&amp;", "&") if older else ""
     assert not query
     assert len(seen) == len(set(seen)) == 240
+
+
+def test_held_free_and_out_of_service_are_all_and_a_gpu_that_is_cut_counts_by_its_instances(client: Client) -> None:
+    _fleet(1)
+    sick, well = Device.objects.get(uuid__endswith="-7"), Device.objects.get(uuid__endswith="-6")
+    cut = Device.objects.get(uuid__endswith="-5")
+    Device.objects.filter(id__in=[sick.id, well.id]).update(held_bytes=GIB)
+    for number in range(2):
+        Device.objects.create(
+            node=cut.node, parent=cut, uuid=f"MIG-{number}", kind=DeviceKind.SIMULATED, product="Sim MIG",
+            memory_bytes=40 * GIB, state="healthy", state_changed_at=clock.now(),
+        )  # fmt: skip
+    totals = device_totals()
+    assert (totals["total"], totals["held"], totals["free"], totals["away"], totals["unwell"]) == (9, 2, 7, 0, 1)
+    text = client.get("/platform/devices/").content.decode()
+    assert "2 of 9 devices held, 7 free." in text
+    assert "1 not healthy." in text
+    Device.objects.filter(id=sick.id).update(held_bytes=0)
+    assert "1 of 9 devices held, 7 free, 1 out of service." in client.get("/platform/devices/").content.decode()
 
 
 def test_filters_stay_over_pages_and_count_only_what_they_show(client: Client) -> None:

@@ -187,7 +187,7 @@ def test_moved_traffic_says_to_what_share() -> None:
 
 
 def test_dates_and_conditions_are_words() -> None:
-    from console.templatetags.console import day
+    from console.tags.times import day
 
     at = datetime.date(2026, 11, 30)
     assert day(at) == "30 Nov 2026"

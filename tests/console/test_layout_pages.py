@@ -81,6 +81,12 @@ def test_the_node_says_what_its_host_offers_and_lacks(node):
     assert "this host has no unified control groups" in page
     assert "Limits on memory, CPU and processes" in page
     assert "mlx5_0:1" in page
+    assert "takes part in no replica over several nodes" in page
+    node.rank_address = "10.0.0.5"
+    node.restart()
+    node.report()
+    page = signed_in(make_user(admin=True)).get(f"/platform/nodes/{Node.objects.get().id}/").content.decode()
+    assert '<span class="mono">10.0.0.5</span>' in page
 
 
 def test_a_gpu_that_waits_for_a_reset_says_what_to_run(node):

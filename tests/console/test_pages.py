@@ -194,6 +194,13 @@ def test_a_graph_shows_inputs_and_outputs_and_that_nothing_runs_it(tenant: Tenan
     assert "No engine here runs ONNX models." in page
     assert re.search(r"<td[^>]*>x</td><td>input</td><td[^>]*>FP32</td><td[^>]*>\[batch, 4\]</td>", page)
     assert "Where would it fit?" in page
+    assert "<dt>Operator sets</dt><dd>ai.onnx 21</dd>" in page
+    client.cookies["django_language"] = "zh-hans"
+    chinese = client.get("/t/harbor/models/sight/versions/1/").content.decode()
+    for raw in ("ir_version", "operator_sets", "producer", "<dt>nodes", "<dt>title"):
+        assert raw not in chinese
+    assert "<dt>算子集</dt><dd>ai.onnx 21</dd>" in chinese
+    del client.cookies["django_language"]
     assert "KV cache, at least" not in page
     assert "Context length" not in page
     body = {
@@ -206,6 +213,30 @@ def test_a_graph_shows_inputs_and_outputs_and_that_nothing_runs_it(tenant: Tenan
     refused = client.post("/t/harbor/deployments/new/", body)
     assert refused.status_code == 422
     assert "(no_engine)" in refused.content.decode()
+
+
+def test_the_newest_version_that_can_be_deployed_is_chosen_first(tenant: Tenant) -> None:
+    def chosen(query: str = "") -> list[str]:
+        page = client.get(f"/t/harbor/deployments/new/{query}").content.decode()
+        return re.findall(r'<option value="([^"]+:\d+)" selected>', page)
+
+    client, nothing = signed_in(owner_of(tenant)), "No engine here runs any of these versions"
+    sight = catalog.make_model(tenant, "sight")
+    catalog.checked_version(tenant, {"m.onnx": onnx.model()}, model=sight)
+    assert chosen() == ["sight:1"]
+    page = client.get("/t/harbor/deployments/new/").content.decode()
+    assert nothing in page
+    assert 'type="submit"' not in page.partition('id="deploy-form"')[2].partition("</form>")[0]
+    tiny = catalog.make_model(tenant, "tiny")
+    catalog.checked_version(tenant, model=tiny)
+    catalog.checked_version(tenant, {"m.onnx": onnx.model()}, model=tiny)
+    catalog.checked_version(tenant, {"m.onnx": onnx.model()}, model=sight)
+    page = client.get("/t/harbor/deployments/new/").content.decode()
+    assert nothing not in page
+    assert ">sight v2 (no engine)<" in page
+    assert chosen() == chosen("?model=tiny") == ["tiny:1"]
+    assert chosen("?model=sight") == ["sight:2"]
+    assert chosen("?model=tiny&version=2") == ["tiny:2"], "what is asked for is shown, where it would fit"
 
 
 def test_the_fit_check_refuses_with_a_reason_per_device(tenant: Tenant) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from catalog.models import Model
 from kernel import clock, scope
 from rollouts import experiments
 from rollouts.models import Experiment, Rollout
@@ -14,6 +15,7 @@ from serving.models import Deployment
 from serving.services import deploy_version
 from tenants.models import Tenant
 from tenants.roles import Role
+from tests.build import catalog, onnx
 from tests.build.controlplane import actor_for, make_member, make_tenant, owner_of
 from tests.build.rollouts import Story
 
@@ -133,8 +135,24 @@ def test_the_preview_says_steps_cost_and_other_ways(client: Client, story: Story
     assert "1 replica more than now at the peak" in text or "2 replicas more than now at the peak" in text
     assert "Squeeze" in text
     assert "millpond rollouts start helpdesk:2" in text
+    assert "products" not in text  # what the baseline says nothing of is not said in the sample either
     broken = text_of(client.post("/t/harbor/rollouts/new/preview/", {**FORM, "shares": "50, 10"}).content)
     assert "rising percentages" in broken
+
+
+def test_what_no_engine_runs_is_not_chosen_and_its_preview_speaks_of_no_room(client: Client, story: Story) -> None:
+    with scope.all_tenants():
+        model = Model.objects.get(name="helpdesk")
+    version = catalog.checked_version(story.tenant, {"m.onnx": onnx.model()}, model=model)
+    page = client.get("/t/harbor/rollouts/new/").content.decode()
+    assert f"helpdesk v{version.number} (no engine)" in page
+    assert f'<option value="helpdesk:{version.number - 1}" selected>' in page
+    asked = {**FORM, "version": f"helpdesk:{version.number}"}
+    text = text_of(client.post("/t/harbor/rollouts/new/preview/", asked).content)
+    assert "No engine here runs ONNX models." in text
+    assert "NoEngine" in text
+    assert "more than now at the peak" not in text
+    assert "Ways to get the room" not in text
 
 
 def test_a_running_rollout_shows_both_sides_with_intervals_and_limits(client: Client, story: Story) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.utils import translation
 
 from console.presenters import placements, reasons, sentences
-from console.templatetags.console import plan_refusal
+from console.tags.marks import plan_refusal
 from scheduling import whynot
 from scheduling.feasible import Reason
 from scheduling.links import PCIE4, all_to_all
@@ -180,6 +180,7 @@ def _model(**facts: int | bool) -> ModelFacts:
         whynot.reach(8, 4, node=True),
         whynot.reach(8, 4, node=False),
         whynot.tensor_over(_model(), 2, PCIE4),
+        whynot.apart(8, "NVIDIA H100 80GB HBM3", 1),
         whynot.experts_over(all_to_all(4, 2, 2, 64, 2, 2, PCIE4)),
         whynot.too_large(1 << 30, 2 << 30, 1 << 30, 0, 1),
         whynot.too_large(9 << 30, 2 << 30, 1 << 30, 5, 8),

@@ -44,6 +44,7 @@ def inspect(files: Sequence[Source]) -> GraphFacts:
     _check_operators(graph, file)
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     _check_ports(inputs, graph.outputs, file)
+    _check_made(graph, file)
     _check_external(graph.external, file, files)
     peak = activations(graph)
     return GraphFacts(
@@ -64,8 +65,6 @@ def inspect(files: Sequence[Source]) -> GraphFacts:
 
 
 def _check_operators(graph: Graph, file: Source) -> None:
-    if not graph.nodes:
-        raise Rejected(Reason.DAMAGED_FILE, f"{file.path} is damaged: its graph has no nodes. Export the model again.")
     for node in graph.nodes:
         if node.domain not in DOMAINS and (node.domain, node.operator) not in graph.functions:
             raise Rejected(
@@ -89,6 +88,19 @@ def _check_ports(inputs: Sequence[Value], outputs: Sequence[Value], file: Source
                 Reason.UNSUPPORTED_TYPE,
                 f"{file.path}: {what} {value.name[:80]!r} {told}, which no client can send or read. Export it with "
                 "arrays of numbers or texts (classifiers of scikit-learn: with zipmap=False).",
+            )
+
+
+def _check_made(graph: Graph, file: Source) -> None:
+    """Every output is of a node, an input or a weight. A graph may hand its inputs on, and have no nodes at all."""
+    made = {name for node in graph.nodes for name in node.outputs} | graph.initializers
+    made |= {value.name for value in graph.inputs}
+    for value in graph.outputs:
+        if value.name not in made:
+            raise Rejected(
+                Reason.DAMAGED_FILE,
+                f"{file.path} is damaged: its output {value.name[:80]!r} comes from no node, input or weight. "
+                "Export the model again.",
             )
 
 

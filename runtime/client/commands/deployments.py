@@ -1,6 +1,5 @@
-"""deploy, status, scale, stop, start, delete, logs, fit: what serves, and how it is going."""
+"""deploy, status, scale, stop, start, delete, logs: what serves, and how it is going."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -10,21 +9,14 @@ from rich.text import Text
 
 from runtime.client import asking, loglines, naming, output, verdicts, waiting
 from runtime.client import session as sessions
-from runtime.client.errors import ApiError, NotReached, UsageError
+from runtime.client.commands import placement
+from runtime.client.errors import ApiError, UsageError
 from runtime.client.output import field
 from runtime.client.session import Session
+from runtime.client.settings import SetOption, settings_of
 
 READY_SECONDS = 1800.0
-#: The dry run's reason where no amount of room helps.
-NO_ENGINE = "NoEngine"
-
 DeploymentArg = Annotated[str, typer.Argument(help="Id of the deployment (or its beginning), or its endpoint's name.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A serving setting, NAME=VALUE; may be given several times (dtype=float32)."),
-]
-
-
 PriorityOption = Annotated[
     str, typer.Option(help="low, normal or high: who gives way when there is not room for all (high: tenant's admins).")
 ]
@@ -32,7 +24,7 @@ PriorityOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (deploy, status, scale, prioritize, stop, start, delete, logs, fit):
+    for command in (deploy, status, scale, prioritize, stop, start, delete, logs):
         app.command()(command)
 
 
@@ -58,20 +50,8 @@ def deploy(
     version = ref.version if ref.version is not None else naming.newest_ready(session, ref.model)
     config = settings_of(settings or [])
     wanted = {"model": ref.model, "version": version, "config": config, "replicas": replicas}
-    answer = session.api.post(session.path("fit"), wanted)
-    if replicas and not answer["fits"]:
-        session.output.err.print(fit_table(answer))
-        if answer["reason"] == NO_ENGINE:
-            raise NotReached(refusal(answer))
-        if answer["makes_room"]:
-            session.output.note("Others make room for it; it starts when they have.")
-        elif not anyway:
-            raise NotReached(f"{refusal(answer)} (--anyway deploys it all the same)")
-    elif replicas:
-        fitting = [row for row in answer["devices"] if row["fits"]]
-        session.output.note(f"Fits: {output.size(answer['need']['total_bytes'])} on {len(fitting)} device(s)")
-        for line in _plan_lines(answer["need"])[:1]:
-            session.output.note(str(line))
+    if replicas:
+        placement.ask_first(session, wanted, anyway)
     body = {**wanted, "endpoint": endpoint or ref.model.lower(), **({"weight": weight} if weight is not None else {})}
     if priority:
         body["priority"] = priority
@@ -79,21 +59,6 @@ def deploy(
     if wait and replicas:
         made = _await_ready(session, str(made["id"]), timeout)
     _show_one(session, made)
-
-
-def settings_of(pairs: list[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs; numbers and true/false are read as JSON, everything else is text."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise UsageError(f"--set takes NAME=VALUE, not {pair!r}.")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        found[name] = value
-    return found
 
 
 def _await_ready(session: Session, ident: str, timeout: float) -> dict[str, Any]:
@@ -110,65 +75,6 @@ def _await_ready(session: Session, ident: str, timeout: float) -> dict[str, Any]
             timeout_seconds=timeout,
         )
     )
-
-
-def fit(
-    ctx: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="MODEL[:VERSION|@ALIAS]")],
-    replicas: Annotated[int, typer.Option(min=1)] = 1,
-    settings: SetOption = None,
-) -> None:
-    """Say per device whether a version would fit, and why not."""
-    session = sessions.of(ctx)
-    ref = naming.model_ref(reference)
-    version = ref.version if ref.version is not None else naming.newest_ready(session, ref.model)
-    body = {"model": ref.model, "version": version, "config": settings_of(settings or []), "replicas": replicas}
-    answer = session.api.post(session.path("fit"), body)
-    if session.output.form == "json":
-        session.output.json(answer)
-    else:
-        session.output.out.print(fit_table(answer))
-    if not answer["fits"]:
-        raise NotReached(refusal(answer))
-    session.output.note(str(answer.get("message") or ""))
-
-
-def refusal(answer: Mapping[str, Any]) -> str:
-    """Why it does not fit, as the platform says it, and what would help."""
-    help_ = f" It would fit if: {answer['would_fit_if']}." if answer.get("would_fit_if") else ""
-    return f"{answer.get('message') or 'It fits on no device now.'}{help_}"
-
-
-def fit_table(answer: Mapping[str, Any]) -> RenderableType:
-    need = answer["need"]
-    parts = [
-        f"{name.removesuffix('_bytes').replace('_', ' ')} {output.size(need[name])}"
-        for name in need
-        if name.endswith("_bytes") and need[name]
-    ]
-    rows = output.table(
-        verdicts.alike(answer["devices"]),
-        [
-            ("node", field("node")),
-            ("device", verdicts.devices),
-            ("kind", field("kind")),
-            ("free", lambda row: output.size(row.get("free_bytes"))),
-            ("fits", field("fits")),
-            ("why not", verdicts.why_not),
-            ("would fit if", field("would_fit_if")),
-        ],
-    )
-    return Group(Text("needs " + ", ".join(parts)), *_plan_lines(need), rows)
-
-
-def _plan_lines(need: Mapping[str, Any]) -> list[Text]:
-    """How one replica is spread over devices, and why not otherwise; nothing for one device."""
-    plan = need.get("parallel")
-    if not plan:
-        return []
-    chosen = plan.get("chosen")
-    lines = [Text(f"spread as {plan['sentence']}" if chosen else f"cannot be spread: {plan['sentence']}")]
-    return lines + [Text(f"  not {other['name']}: {other['why_not']}") for other in plan.get("rejected", [])]
 
 
 def status(
@@ -375,7 +281,7 @@ def _show_one(session: Session, row: Mapping[str, Any]) -> None:
 def _show_spread(session: Session, replica: Mapping[str, Any]) -> None:
     """Over which devices a replica is spread, and why so."""
     need = (replica.get("explanation") or {}).get("need") or {}
-    for line in _plan_lines(need)[:1] if replica["state"] != "pending" else []:
+    for line in placement.plan_lines(need)[:1] if replica["state"] != "pending" else []:
         session.output.out.print(Text(f"{_short(replica)} on {', '.join(replica.get('nodes') or [])}: {line}"))
 
 

@@ -10,9 +10,10 @@ import typer
 
 from runtime.client import output
 from runtime.client import session as sessions
-from runtime.client.commands.deployments import SetOption, fit_table, refusal, settings_of
+from runtime.client.commands.placement import fit_table, refusal
 from runtime.client.errors import NotReached, UsageError
 from runtime.client.output import field
+from runtime.client.settings import SetOption, settings_of
 
 CONFIG_NAME: Final = "config.json"
 #: What the platform takes; published configs have a few thousand bytes.

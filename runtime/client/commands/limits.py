@@ -96,8 +96,10 @@ def set_quota(
     device_memory: quotas.DeviceMemory = None,
     replicas: quotas.Replicas = None,
     storage: quotas.Storage = None,
-    guaranteed_gpus: Annotated[float | None, typer.Option(help="GPUs that nobody may take back.")] = None,
-    guaranteed_device_memory: Annotated[float | None, typer.Option(help="Device memory nobody may take back.")] = None,
+    guaranteed_gpus: Annotated[
+        float | None, typer.Option(help="GPUs that nobody may take back; needed in a group that limits them.")
+    ] = None,
+    guaranteed_device_memory: Annotated[float | None, typer.Option(help="Device memory (GiB), likewise.")] = None,
     weight: Annotated[int | None, typer.Option(min=0, help="Share in what others leave free; 100 is usual.")] = None,
     group: Annotated[str | None, typer.Option(help='Group of tenants to be in; "" leaves it.')] = None,
     no: quotas.Unlimited = None,

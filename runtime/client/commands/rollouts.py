@@ -9,10 +9,10 @@ from rich.text import Text
 
 from runtime.client import naming, output, waiting
 from runtime.client import session as sessions
-from runtime.client.commands.deployments import SetOption, settings_of
-from runtime.client.errors import NotReached, UsageError
+from runtime.client.errors import ClientError, NotReached, UsageError
 from runtime.client.output import field
 from runtime.client.session import Session
+from runtime.client.settings import SetOption, settings_of
 
 LIVE = ("planned", "running", "rolling_back")
 
@@ -113,6 +113,8 @@ def preview(
     if session.output.form == "json":
         session.output.json(answer)
         return
+    if answer.get("reason"):
+        raise ClientError(f"{answer['sentence']} ({answer['reason']})")
     session.output.out.print(
         Group(
             _steps(answer["plan"]["steps"], -1),

@@ -75,9 +75,9 @@ REFUSED: Final[dict[str, tuple[str, dict[str, bytes]]]] = {
     "a number for a graph": ("DamagedFile", {"m.onnx": number(1, 10) + number(7, 1)}),
     "a name that is no text": ("DamagedFile", {"m.onnx": model(tail=part(2, b"\xff\xfe"))}),
     "a name without measure": ("DamagedFile", {"m.onnx": model(tail=part(2, "x" * 5000))}),
-    "no nodes": (
+    "an output from nowhere": (
         "DamagedFile",
-        {"m.onnx": model(graph(nodes=[], inputs=[value("x", [1])], outputs=[value("x", [1])]))},
+        {"m.onnx": model(graph(nodes=[], inputs=[value("x", [1])], outputs=[value("y", [1])]))},
     ),
     "graphs in graphs": ("DamagedFile", {"m.onnx": _deep()}),
     "two models": ("AmbiguousFormat", {"a.onnx": model(), "b.onnx": model()}),
@@ -129,6 +129,22 @@ def test_refused(tmp_path: Path, case: str) -> None:
     assert refusal.value.reason == reason, refusal.value.message
     assert refusal.value.message.endswith((".", ")"))
     assert len(refusal.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("nodes", "output"),
+    [([node("Identity", ["x"], ["y"])], "y"), ([], "x"), ([], "w")],
+    ids=["one node", "its input", "its weight"],
+)
+def test_a_graph_that_only_hands_on_is_described_as_it_is(tmp_path: Path, nodes: list[bytes], output: str) -> None:
+    """It is valid, needs no weights, and computes nothing."""
+    weights = [tensor("w", [4])] if output == "w" else []
+    body = graph(nodes=nodes, inputs=[value("x", ["batch", 4])], outputs=[value(output, ["batch", 4])], tensors=weights)
+    found = _inspect(tmp_path, {"m.onnx": model(body)})
+    assert (found.nodes, found.parameters) == (len(nodes), 4 * len(weights))
+    assert [port["name"] for port in (*found.inputs, *found.outputs)] == ["x", output]
+    sized = estimate_graph(found.metadata(), configs.DEFAULTS)
+    assert (sized.weights_bytes, sized.total_bytes > 0) == (16 * len(weights), True)
 
 
 def test_every_cut_and_every_flipped_byte_has_an_answer(tmp_path: Path) -> None:

@@ -246,7 +246,8 @@ def test_what_runs_in_an_instance_leaves_when_its_gpu_goes_bad(cuttable):
 def take(device):
     with transaction.atomic():
         share = Share(memory_bytes=GIB, host_bytes=GIB, millicpus=500, isolation=Isolation.MIG)
-        return partitions.take(replica_id=uuid.uuid4(), device_id=device.id, share=share)
+        locked = partitions.lock_device(device.id)
+        return partitions.take(uuid.uuid4(), [partitions.Rank(device=locked, share=share)])[0]
 
 
 def test_profiles_without_placements_are_those_of_the_family():

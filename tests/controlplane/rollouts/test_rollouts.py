@@ -16,7 +16,7 @@ from serving.reconcile import cycle as serving
 from telemetry import outcomes
 from telemetry.outcomes import Ended
 from tenants.roles import Role
-from tests.build import catalog
+from tests.build import catalog, onnx
 from tests.build.controlplane import client_for, make_member, make_tenant, owner_of
 from tests.build.machines import GIB, FakeAgent, FakeGateway
 
@@ -227,6 +227,23 @@ def test_an_endpoint_has_one_rollout_at_a_time(stage):
     row.pk = uuid.uuid4()
     with scope.all_tenants(), pytest.raises(IntegrityError), transaction.atomic():
         row.save(force_insert=True)
+
+
+def test_the_preview_of_a_version_that_no_engine_runs_says_that_and_speaks_of_no_room():
+    """It is the dry run's answer, and what the start is refused with."""
+    stage = Stage()
+    sight = catalog.make_model(stage.tenant, "sight")
+    version = catalog.checked_version(stage.tenant, {"m.onnx": onnx.model()}, model=sight)
+    body = {"model": sight.name, "version": str(version.number), "capacity": "squeeze"}
+    shown = stage.post("endpoints/chat/rollouts/preview", body)
+    fit = stage.post("fit", {"model": sight.name, "version": str(version.number)})
+    assert (shown["fits"], shown["reason"], shown["offers"], shown["extra_bytes"]) == (False, "NoEngine", [], 0)
+    assert shown["sentence"] == fit["message"]
+    for capacity in ("spare", "squeeze"):  # before a gap is to be accepted, which would be for nothing
+        refused = stage.post("endpoints/chat/rollouts", body | {"capacity": capacity}, 409)
+        assert "No engine here runs ONNX models." in refused["detail"]
+    usual = stage.post("endpoints/chat/rollouts/preview", {"model": stage.model.name, "version": "2"})
+    assert (usual["reason"], len(usual["offers"])) == ("", 3)
 
 
 def test_the_preview_names_cost_and_offers_and_a_gap_is_accepted_in_so_many_words():

@@ -6,7 +6,9 @@ from catalog.models import ModelVersion, Upload
 from kernel import scope
 from ledger.models import AuditEvent
 from runtime.client import tus
+from runtime.client.commands.placement import need_lines
 from tests.build import catalog, onnx
+from tests.build.machines import GIB
 
 
 def versions():
@@ -51,9 +53,14 @@ def test_an_onnx_file_comes_with_its_data_and_tells_its_inputs(signed_in, shell,
     (version,) = versions()
     size = (tmp_path / "sight.onnx").stat().st_size
     assert (version.state, version.format, version.size_bytes) == ("ready", "onnx", size + 128)
-    refused = shell("deploy", "sight:1", "-e", "sight", "--no-wait", want=6).err
-    assert "No engine here runs ONNX models" in refused
-    assert "--anyway" not in refused
+    for words in (
+        ("deploy", "sight:1", "-e", "sight", "--no-wait"), ("deploy", "sight:1", "--anyway", "--no-wait"),
+        ("deploy", "sight:1", "--replicas", "0"), ("fit", "sight:1"),
+    ):  # fmt: skip
+        refused = shell(*words, want=1).err  # 6 is what one can wait for
+        assert "No engine here runs ONNX models" in refused
+        assert "--anyway" not in refused
+        assert "It would fit if" not in refused
 
 
 def test_a_folder_with_both_sends_what_is_served(signed_in, shell, folder):
@@ -135,6 +142,28 @@ def test_deploying_an_alias_and_a_number(signed_in, shell, folder):
     for reference in ("demo:1", "demo@champion", "demo:champion"):
         shell("deploy", reference, "-e", "e-" + reference.split("demo")[1][1:], "--no-wait")
     assert {row["version"] for row in shell("status", "-o", "json").json} == {1}
+
+
+def test_a_deployment_without_replicas_asks_for_no_place(signed_in, shell, folder):
+    shell("upload", folder, "-m", "demo")
+    assert shell("deploy", "demo", "--replicas", "0", "-o", "json").json["desired_replicas"] == 0
+
+
+def test_what_a_replica_over_several_devices_needs_says_of_what_each_number_is():
+    need = {
+        "weights_bytes": 8 * GIB, "kv_floor_bytes": GIB, "kv_bytes_per_token": 2**17, "workspace_bytes": GIB // 2,
+        "context_bytes": GIB // 4, "headroom_bytes": GIB, "total_bytes": 3 * GIB, "host_memory_bytes": 2 * GIB,
+        "transfer_bytes": 0, "cpus": 4.0, "devices": 2, "stages": 2, "max_model_len": 4096,
+    }  # fmt: skip
+    assert need_lines(need) == [
+        "needs 4 devices; in all weights 8.0 GiB, KV cache at least 1.0 GiB, KV cache per token 128.0 KiB",
+        "each device takes 3.0 GiB, of it workspace 512.0 MiB, context 256.0 MiB",
+        "each of its 2 stages takes of its node 2.0 GiB of memory and 4 CPUs",
+    ]
+    assert need_lines(need | {"stages": 1})[2] == "it takes of its node 2.0 GiB of memory and 4 CPUs"
+    (alone,) = need_lines(need | {"devices": 1, "stages": 1})
+    assert alone.startswith("needs weights 8.0 GiB, KV cache at least 1.0 GiB")
+    assert "together 3.0 GiB" in alone
 
 
 def test_what_fits_nowhere_is_not_deployed_unless_asked_for(signed_in, shell, folder):

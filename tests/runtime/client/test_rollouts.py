@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.build import onnx
 from tests.build.machines import GIB
 
 
@@ -41,6 +42,15 @@ def test_a_rollout_from_preview_to_promotion_and_back(two_versions, shell):
     until(lambda: shell("rollouts", "status", "demo", "-o", "json").json, lambda row: row["state"] == "promoted")
     assert "rolled_back" in shell("rollouts", "roll-back", "demo").out
     assert shell("rollouts", "list", "-o", "json").json[0]["state"] == "rolled_back"
+
+
+def test_what_no_engine_runs_is_refused_by_preview_and_start_alike(two_versions, shell, tmp_path):
+    (tmp_path / "sight.onnx").write_bytes(onnx.model())
+    shell("upload", tmp_path / "sight.onnx")
+    for verb in ("preview", "start"):
+        refused = shell("rollouts", verb, "sight:1", "-e", "demo", want=1)
+        assert "No engine here runs ONNX models." in refused.err
+        assert "devices" not in refused.out
 
 
 def test_mistakes_say_what_to_do(two_versions, shell):
