@@ -301,10 +301,10 @@ def test_a_sheddable_request_gives_its_slot_to_a_critical_one_and_ends_well(
     llama_folder: Path, local: LocalEngine
 ) -> None:
     engine = LocalEngine(llama_folder, max_num_seqs=1)
-    shed = engine.submit([1, 2, 3], 60, tenant="a", priority=PRIORITIES.index("sheddable")).started()
+    shed = engine.submit([1, 2, 3], 200, tenant="a", priority=PRIORITIES.index("sheddable")).started()
     urgent = engine.submit([4, 5, 6], 8, tenant="b", priority=PRIORITIES.index("critical"))
     assert urgent.tokens() == local.generate([4, 5, 6], 8)
-    assert shed.tokens() == local.generate([1, 2, 3], 60)
+    assert shed.tokens() == local.generate([1, 2, 3], 200)
     assert shed.job.choices[0].sequence.preemptions >= 1
     engine.engine.stop()
 
@@ -334,15 +334,20 @@ def resident() -> int:
 
 
 class Faults:
-    """Makes chosen steps of an engine fail."""
+    """Makes chosen steps of an engine fail: those after ``skip`` others. No step begins before ``go`` is set."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self.queue: list[Exception] = []
+        self.skip = 0
+        self.go = threading.Event()
+        self.go.set()
         self._run = engine.runner.run
         engine.runner.run = self.run  # type: ignore[method-assign]
 
     def run(self, plan: StepPlan) -> StepResult:
-        if self.queue:
+        assert self.go.wait(30)
+        self.skip -= 1
+        if self.queue and self.skip < 0:
             raise self.queue.pop(0)
         return self._run(plan)
 
@@ -350,9 +355,10 @@ class Faults:
 def test_one_step_without_memory_costs_a_step(llama_folder: Path, local: LocalEngine) -> None:
     engine = LocalEngine(llama_folder)
     faults = Faults(engine)
+    faults.queue, faults.skip = [OutOfMemory("no")] * 2, 5
+    faults.go.clear()
     pending = [engine.submit(prompt, 20) for prompt in PROMPTS[:4]]
-    pending[3].started()
-    faults.queue = [OutOfMemory("no")] * 2
+    faults.go.set()
     assert [item.tokens() for item in pending] == [local.generate(prompt, 20) for prompt in PROMPTS[:4]]
     assert engine.engine.figures.counters.out_of_memory == 2
     engine.engine.stop()
