@@ -55,7 +55,7 @@ class Bin:
         self.devices = list(devices)
         self.usable = [unusable(device, node) is None for device in devices]
         self._gpus = [at for at, device in enumerate(devices) if device.kind == "cuda" and self.usable[at]]
-        self._joined = len({devices[at].link_domain for at in self._gpus} - {""}) > 1
+        self._joined = len({device.link_domain for device in devices} - {""}) > 1
         self._tables = [tables(device.kind, device.memory_bytes) for device in devices]
         links: dict[str, int] = {}
         self._build = tuple(
@@ -213,7 +213,7 @@ class Bin:
         for at in fitting:
             part = free[at]
             left = self.left_part(at, need)
-            broken = self._broken(at) if self._joined and part == WHOLE else 0
+            broken = self._broken(at)
             if (part, left, broken) in seen:
                 continue
             seen.add((part, left, broken))
@@ -227,10 +227,14 @@ class Bin:
         return best
 
     def _broken(self, at: int) -> int:
-        """What is lost of the NVLink domain of a GPU that is free with it: pairs and quads stay whole for others."""
+        """What is lost of the NVLink domain of a GPU where both are free: pairs and quads stay whole for others."""
         mine = self.devices[at].link_domain
-        beside = [each for each in self._gpus if self.free[each] == WHOLE and self.devices[each].link_domain == mine]
-        return together.whole(len(beside)) - together.whole(len(beside) - 1) if mine else 0
+        if not (self._joined and mine and self.free[at] == WHOLE):
+            return 0
+        beside = sum(
+            device.link_domain == mine and part == WHOLE for device, part in zip(self.devices, self.free, strict=True)
+        )
+        return together.whole(beside) - together.whole(beside - 1)
 
     def _mixed(self, need: Need, fitting: Sequence[int]) -> Option:
         return min((self._cost(need, (at,)) for at in fitting), default=NO_OPTION)
@@ -248,10 +252,10 @@ class Bin:
         return found
 
     def _beside(self, need: Need, fitting: Sequence[int]) -> Option:
-        """Work on a CPU: it takes CPU from the GPUs of the node."""
+        """Work on a CPU, which takes CPU from the GPUs of the node, or on a simulated GPU."""
         cpu = self.node.free_millicpus - need.millicpus
         lost = self.worth - self._worth(cpu, self.free) if self._gpus else 0.0
-        at = min(fitting, key=lambda each: (self.left_part(each, need), each))
+        at = min(fitting, key=lambda each: (self.left_part(each, need), self._broken(each), each))
         return lost + _PACK * (self.left_part(at, need) + cpu / _CPU_SHARE), (at,)
 
     def _cost(self, need: Need, chosen: tuple[int, ...]) -> Option:
@@ -261,9 +265,7 @@ class Bin:
         cpu = self.node.free_millicpus - need.millicpus
         leftover = sum(free[at] for at in self._gpus) + cpu / _CPU_SHARE
         cost = self.worth - self._worth(cpu, free) + _PACK * leftover
-        if len(chosen) == 1 and self._joined and self.free[chosen[0]] == WHOLE:
-            cost += _APART * self._broken(chosen[0])
-        return cost, chosen
+        return cost + (_APART * self._broken(chosen[0]) if len(chosen) == 1 else 0.0), chosen
 
     # --- using it
 

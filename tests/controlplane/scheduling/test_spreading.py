@@ -235,16 +235,30 @@ def test_over_bridged_pairs_the_order_and_the_links(tenant, version, tmp_path):
 
 def test_where_both_domains_are_half_taken_tensor_parallelism_goes_over_pcie_if_it_may(tenant, version, tmp_path):
     agent = described("pairs", tmp_path)
-    for name in ("one", "two"):
-        services.deploy_version(
-            actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name=name, model=version.model.name,
-            version=version.number, config={"kv_cache_gib": 14}, replicas=1,
+    at = {each.uuid: position for position, each in enumerate(agent.devices)}
+
+    def taken():
+        """Of which bridged pair each of them is: 0 and 2 are one, 1 and 3."""
+        return [
+            at[uuid] % 2 for uuid in Partition.objects.order_by("created_at").values_list("device__uuid", flat=True)
+        ]
+
+    made = []
+    for name in ("one", "two", "three"):
+        made.append(
+            services.deploy_version(
+                actor=actor_for(owner_of(tenant)), tenant=tenant, endpoint_name=name, model=version.model.name,
+                version=version.number, config={"kv_cache_gib": 14}, replicas=1,
+            )
         )  # fmt: skip
         settle()
     agent.cycle()
-    at = {each.uuid: position for position, each in enumerate(agent.devices)}
-    taken = {at[uuid] % 2 for uuid in Partition.objects.values_list("device__uuid", flat=True)}
-    assert taken == {0, 1}  # bridges join 0 and 2, 1 and 3
+    first, second, third = taken()
+    assert first == second != third
+    services.stop(actor=actor_for(owner_of(tenant)), tenant=tenant, deployment=made[1])
+    settle()
+    agent.cycle()
+    assert taken() == [first, third]
     assert not fit_of(tenant, version, kv_cache_gib=24, tensor_parallel=2)["fits"]
     wide = fit_of(tenant, version, kv_cache_gib=24, tensor_parallel=2, tp_over_pcie=True)
     assert wide["fits"]

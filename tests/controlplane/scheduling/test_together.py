@@ -99,11 +99,12 @@ def test_stages_of_pairs_as_one_group():
         pytest.param("aaaa", "1111", ["d0", "d1"], id="where one domain has all there is nothing to keep"),
     ],
 )
-def test_what_needs_one_device_leaves_pairs_whole(domains, products, want):
+@pytest.mark.parametrize("kind", ["cuda", "simulated"])
+def test_what_needs_one_device_leaves_pairs_whole(kind, domains, products, want):
     gpus = [
-        gpu(at, link_domain=name.strip("."), product=f"A{kind}", gib=80 if kind == "1" else 96)
-        for at, (name, kind) in enumerate(zip(domains, products, strict=True))
+        gpu(at, kind=kind, stand_in=True, link_domain=name.strip("."), product=f"A{type_}", gib=80)
+        for at, (name, type_) in enumerate(zip(domains, products, strict=True))
     ]
-    one = {"cuda": need("cuda", 70, 4, 4000, whole=True)}
+    one = {kind: need(kind, 70, 4, 4000, whole=True)}
     answers = plan(snapshot([node(millicpus=64_000)], gpus), [ask(at, needs=one) for at in range(len(want))])
     assert [answer.chosen.uuid for answer in answers] == want
