@@ -58,6 +58,7 @@ _TEXTS: Final[dict[str, str | Promise]] = {
     "gap_not_accepted": _(
         "This plan interrupts or thins the service. Accept its sentence below, or choose other capacity."
     ),
+    "nowhere_to_run": _("No device here could run this version so; what serves would end for nothing."),
     "deployment_gone": _("One of the two deployments was deleted; nothing can be moved any more."),
     "candidate_not_ready": _("The candidate has no ready replica yet. Wait until it serves."),
     "invitation_invalid": _("This link is used, revoked or expired, or never was one. Ask for a new invitation."),

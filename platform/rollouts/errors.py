@@ -21,6 +21,12 @@ class GapNotAccepted(errors.InvalidInput):
     code = "gap_not_accepted"
 
 
+class NowhereToRun(errors.Conflict):
+    """The baseline would end for a candidate that no device here could run."""
+
+    code = "nowhere_to_run"
+
+
 class SideGone(errors.Conflict):
     """The baseline or the candidate was deleted."""
 

@@ -8,6 +8,7 @@ from kernel import scope
 from kernel.actors import Actor
 from kernel.texts import counted
 from rollouts import sides, strategies
+from rollouts.errors import NowhereToRun
 from rollouts.judge.checks import Tolerance
 from rollouts.models import Capacity, Strategy
 from rollouts.strategies import Plan
@@ -80,7 +81,7 @@ def preview(*, actor: Actor, tenant: Tenant, endpoint: Endpoint, wish: Wish) -> 
     found = fitting.fit(
         actor=actor, tenant=tenant, model=wish.model, version=wish.version, config=wish.config, replicas=extra
     )
-    if found.reason == fitting.NO_ENGINE:
+    if found.reason == fitting.NO_ENGINE or not found.room_helps:
         return Preview(
             baseline=baseline, plan=plan, extra_bytes=0, fits=False, sentence=found.message, offers=(),
             reason=found.reason,
@@ -96,6 +97,20 @@ def preview(*, actor: Actor, tenant: Tenant, endpoint: Endpoint, wish: Wish) -> 
         sentence=chosen.sentence if chosen.possible else f"{chosen.sentence} {found.message}".strip(),
         offers=offers,
     )
+
+
+def require_device(actor: Actor, tenant: Tenant, wish: Wish) -> None:
+    """Nothing ends for a candidate that could not start.
+
+    Raises:
+        NowhereToRun: no device here is of the kind and size that it needs.
+    """
+    found = fitting.fit(actor=actor, tenant=tenant, model=wish.model, version=wish.version, config=wish.config)
+    if not found.room_helps:
+        raise NowhereToRun(
+            f"What serves would end for a candidate that nothing here could run. {found.message}",
+            data={"reason": found.reason},
+        )
 
 
 def plan_of(endpoint: Endpoint, baseline: Deployment, wish: Wish) -> Plan:

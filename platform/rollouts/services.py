@@ -33,6 +33,7 @@ def create_rollout(
 
     Raises:
         EndpointBusy: another rollout or an experiment owns the endpoint's weights.
+        NowhereToRun: the plan has a gap in service, and no device here could run the candidate, however empty.
         GapNotAccepted: the plan has a gap in service; ``accept`` must say it in so many words.
         NoBaseline: the endpoint has no single deployment with traffic.
     """
@@ -41,6 +42,8 @@ def create_rollout(
         sides.check_free(endpoint)
         baseline = sides.only_baseline(endpoint)
         plan = planning.plan_of(endpoint, baseline, wish)
+        if plan.gap:
+            planning.require_device(actor, tenant, wish)
         candidate = serving.deploy_version(
             actor=actor,
             tenant=tenant,

@@ -3,16 +3,22 @@
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scheduling import advice
-from scheduling.feasible import Reason, Refusal, why_not_spread
+from scheduling.feasible import Reason, Refusal, Verdict, is_lasting, why_not_spread
 from scheduling.need import Need, need_on, wall
 from scheduling.snapshot import DeviceView, NodeView
 
 if TYPE_CHECKING:
     from scheduling.relief import Relief
     from scheduling.spreading import Spread
+
+
+#: What no end of others changes.
+_OF_THE_DEVICE: Final = frozenset(
+    {Reason.WRONG_PRODUCT, Reason.WRONG_DEVICE_KIND, Reason.SIMULATED_DEVICE, Reason.PARALLEL_PLAN_IMPOSSIBLE}
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,6 +150,11 @@ class Answer:
         return nearest.refusal.reason.value if nearest.refusal else "NotEnoughDevices"
 
     @property
+    def room_helps(self) -> bool:
+        """False when every device would refuse it so if it were empty, too."""
+        return any(candidate.refusal is None or not _for_good(candidate) for candidate in self.candidates)
+
+    @property
     def would_fit_if(self) -> str:
         """What would help, in one sentence; "" when there is a place."""
         if self.places:
@@ -176,6 +187,13 @@ class Answer:
             "refused": dict(self.refused),
             "would_fit_if": self.would_fit_if,
         }
+
+
+def _for_good(candidate: Candidate) -> bool:
+    refusal = candidate.refusal
+    if refusal is None or refusal.reason in _OF_THE_DEVICE:
+        return refusal is not None
+    return is_lasting(Verdict(refusal.reason, refusal.short_by), candidate.device, candidate.node)
 
 
 def sentence(candidates: Sequence[Candidate], refused: Mapping[str, int]) -> str:

@@ -40,6 +40,7 @@ class Fit:
     """``placed`` of ``replicas`` would find a place now. ``devices`` judges each device for the first replica.
 
     ``makes_room``: deployed all the same, others give way to all that find none, and it starts when they have.
+    ``room_helps`` is false where nobody's end would help: no device here is of the kind and size that it needs.
     """
 
     fits: bool
@@ -51,6 +52,7 @@ class Fit:
     message: str
     would_fit_if: str
     makes_room: bool = False
+    room_helps: bool = True
 
 
 class Subject(VersionFacts, Isolated, Protocol):
@@ -154,6 +156,7 @@ def placement(
         message=message,
         would_fit_if=help_,
         makes_room=refused is not None and all(answer.chosen or answer.relief for answer in answers),
+        room_helps=refused is None or refused.room_helps,
     )
 
 

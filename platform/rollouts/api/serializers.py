@@ -102,7 +102,7 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     extra_bytes = serializers.IntegerField()
     fits = serializers.BooleanField()
     sentence = serializers.CharField()
-    reason = serializers.CharField(help_text='NoEngine: no engine runs the version, whatever room there is. Else "".')
+    reason = serializers.CharField(help_text="Why no room would help: NoEngine, or what devices lack. Else empty.")
     offers = OfferOut(many=True)
 
     def to_representation(self, instance: Preview) -> Any:

@@ -246,6 +246,19 @@ def test_the_preview_of_a_version_that_no_engine_runs_says_that_and_speaks_of_no
     assert (usual["reason"], len(usual["offers"])) == ("", 3)
 
 
+def test_nothing_ends_for_a_candidate_that_no_device_here_could_run():
+    stage = Stage(replicas=2)
+    body = {"model": stage.model.name, "version": "2", "capacity": "in_place", "config": {"products": ["B200"]}}
+    shown = stage.post("endpoints/chat/rollouts/preview", body)
+    assert (shown["fits"], shown["reason"], shown["offers"]) == (False, "WrongProduct", [])
+    for capacity in ("in_place", "squeeze"):
+        refused = stage.post("endpoints/chat/rollouts", body | {"capacity": capacity}, 409)
+        assert (refused["code"], "This needs one of B200" in refused["detail"]) == ("nowhere_to_run", True)
+    large = body | {"config": {"kv_cache_gib": 40}}
+    assert stage.post("endpoints/chat/rollouts/preview", large)["reason"] == "InsufficientDeviceMemory"
+    assert stage.post("endpoints/chat/rollouts", large, 409)["code"] == "nowhere_to_run"
+
+
 def test_the_preview_names_cost_and_offers_and_a_gap_is_accepted_in_so_many_words():
     stage = Stage(replicas=1)
     with scope.all_tenants():
