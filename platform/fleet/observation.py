@@ -18,7 +18,7 @@ from fleet.errors import MachineRemoved
 from fleet.facts import HostFacts, NodeFacts
 from fleet.heartbeats import details_every
 from fleet.joining import actor_of_node
-from fleet.models import HealthEvent, Node
+from fleet.models import HealthEvent, Node, Partition
 from fleet.states import NODE, DeviceState, NodeState
 from kernel import clock, machine
 from kernel.actors import Actor
@@ -55,6 +55,8 @@ def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes, *, digest: s
     came_back = _wake(node, actor)
     rebooted = node.last_seen_at if node.boot_id and facts.boot_id[:80] != node.boot_id else None
     values = _identity(node, facts, now)
+    if "rank_address" in values:
+        _tell_peers(node, changes)
     values |= _changed(node, _steady(facts.host))
     if due:
         values |= {**_drifting(facts.host), "details_at": now}
@@ -80,6 +82,13 @@ def observe(node_id: uuid.UUID, facts: NodeFacts, changes: Changes, *, digest: s
     if came_back:
         changes.routes()
     return Observed(node, fresh=True, came_back=came_back)
+
+
+def _tell_peers(node: Node, changes: Changes) -> None:
+    """Where ranks of this node are met stands in what it and the nodes of the other ranks are told."""
+    mine = Partition.objects.filter(device__node=node).values("replica_id")
+    for node_id in set(Partition.objects.filter(replica_id__in=mine).values_list("device__node_id", flat=True)):
+        changes.node(node_id)
 
 
 def _is_well(facts: NodeFacts, synced: Synced) -> bool:

@@ -40,7 +40,8 @@ class Allowances:
         if tenant is None or self._above(tenant) is None:
             return []
         firm, _over = self._within(tenant.firmly(), in_order(ask.needs))
-        return [need for need in firm if need not in affordable]
+        due = [need for need in firm if tenant.within_guarantee(need.total_bytes, self._least_millis([need]))]
+        return [need for need in due if need not in affordable]
 
     def standing(self, ask: Ask) -> tuple[int, float]:
         """Whose turn it is: within the guarantee first (0), then who borrows least by weight."""
@@ -102,9 +103,11 @@ class Allowances:
             cut = [need for need in allowed if need.kind in here and need.kind not in left]
             # what is left may run on what counts no GPUs (a CPU): where it does not, this is why there is no GPU for it
             return counted, _over_gpus(tenant, self._least_millis(cut)) if cut else ""
+        left = {need.kind for need in allowed}
+        cut = [need for need in needs if need.kind in here and need.kind not in left]
         if allowed or not needs:
-            return allowed, ""
-        return allowed, _over_quota(tenant, [need for need in needs if need.kind in here] or needs)
+            return allowed, _over_quota(tenant, cut) if cut else ""
+        return allowed, _over_quota(tenant, cut or needs)
 
     def _within_gpus(self, tenant: TenantView, need: Need) -> Need | None:
         """``need``, bound to the products on which it counts no more of GPUs than the tenant may hold."""
@@ -125,7 +128,7 @@ class Allowances:
         }
 
     def _least_millis(self, needs: Sequence[Need]) -> int:
-        return min(cost for need in needs for cost in self._millis_by_product(need).values())
+        return min((cost for need in needs for cost in self._millis_by_product(need).values()), default=0)
 
     def _least(self, ask: Ask) -> Amounts:
         """Bytes and thousandths of a GPU that it will hold at least, on the best kind that is here."""

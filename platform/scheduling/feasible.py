@@ -134,10 +134,10 @@ def needed(device: DeviceView, needs: Mapping[str, Need]) -> Need | Verdict:
     if need is None:
         other = any(each.kind == device.kind for each in needs.values())
         return Verdict(Reason.WRONG_PRODUCT if other else Reason.WRONG_DEVICE_KIND)
-    if need.unsupported is not None:
-        return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
     if need.products and device.product not in need.products:
         return Verdict(Reason.WRONG_PRODUCT)
+    if need.unsupported is not None:
+        return Verdict(Reason.PARALLEL_PLAN_IMPOSSIBLE)
     if (
         need.profile
         and not device.parent
@@ -274,14 +274,15 @@ def _other_product(device: DeviceView, needs: Mapping[str, Need]) -> str:
         return f"This needs a MIG instance {need.profile}; {device.product} can be cut into {able}."
     if why := why_not_spread(device, needs):
         return f"On {device.product} it cannot be spread: {why.sentence}"
-    products = {name for each in needs.values() if each.kind == device.kind for name in each.products}
+    alike = [each for each in needs.values() if each.kind == device.kind]
+    products = {name for each in alike for name in (*each.products, *each.elsewhere)}
     return f"This needs one of {', '.join(sorted(products))}; this is {device.product}."
 
 
 def why_not_spread(device: DeviceView, needs: Mapping[str, Need]) -> Refused | None:
     """Why no plan over several devices of this product can be, where none can or others have one."""
     need = need_on(device, needs)
-    if need is not None and need.unsupported is not None:
+    if need is not None and need.unsupported is not None and device.product in (need.products or {device.product}):
         return need.unsupported
     return next((each.elsewhere[device.product] for each in needs.values() if device.product in each.elsewhere), None)
 

@@ -191,8 +191,10 @@ class TenantView:
         )
 
     def firmly(self) -> "TenantView":
-        """The tenant with its limits lowered to what is guaranteed to it."""
-        return self._limited(self.guaranteed_bytes, self.guaranteed_millis)
+        """The tenant with its limits lowered to what is guaranteed to it on GPUs: of memory where they have nothing."""
+        if self.guaranteed_millis != UNLIMITED:
+            return self._limited(UNLIMITED, self.guaranteed_millis)
+        return self._limited(self.guaranteed_bytes, UNLIMITED)
 
     def _limited(self, size: int, millis: int) -> "TenantView":
         return dataclasses.replace(
@@ -216,10 +218,10 @@ class TenantView:
         )
 
     def within_guarantee(self, more: int, millis: int = 0) -> bool:
-        """True when it may hold that much more without borrowing."""
-        return (self.guaranteed_bytes == UNLIMITED or self.held_bytes + more <= self.guaranteed_bytes) and (
-            not millis or self.guaranteed_millis == UNLIMITED or self.held_millis + millis <= self.guaranteed_millis
-        )
+        """True when it may hold that much more without borrowing; what decides is what :meth:`borrowed` goes by."""
+        if self.guaranteed_millis != UNLIMITED and millis:
+            return self.held_millis + millis <= self.guaranteed_millis
+        return self.guaranteed_bytes == UNLIMITED or self.held_bytes + more <= self.guaranteed_bytes
 
     def borrowed(self, released: int, millis: int = 0) -> bool:
         """True when it would still hold its whole guarantee without ``released`` bytes and ``millis``: all borrowed.

@@ -10,6 +10,7 @@ from scheduling.need import key_of
 from scheduling.plan import plan
 from scheduling.products import bound, matching
 from scheduling.spreading import spread_out
+from scheduling.whynot import Refused, Why
 from serving.models import Replica
 from tests.build.controlplane import client_for, make_tenant, owner_of
 from tests.build.fleets import ask, gpu, need, node, snapshot, tenant
@@ -77,6 +78,17 @@ def test_a_quota_counts_the_products_that_are_named():
         "QuotaExceeded", "The quota on GPUs is 0.3; 0 are held and 0.417 more are asked for."
     )  # fmt: skip
     assert planned("B200", **facts).chosen is None
+
+
+def test_where_no_plan_can_be_on_what_is_named_others_say_that_it_is_not_for_them():
+    plan_less = need("cuda", 20, products=frozenset({"L40S"}), unsupported=Refused(Why.TP_OVER_PCIE, "over PCIe"))
+    fleet = snapshot([node()], [gpu(1, gib=80), gpu(2, gib=48, product="L40S")])
+    (answer,) = plan(fleet, [ask(needs={"cuda": plan_less})])
+    told = {each.device.product: (each.refusal.reason, each.refusal.message) for each in answer.candidates}
+    assert told == {
+        "H100": ("WrongProduct", "This needs one of L40S; this is H100."),
+        "L40S": ("ParallelPlanImpossible", "over PCIe"),
+    }  # fmt: skip
 
 
 MIXED = "driver: {version: '550.54.15'}\ndevices:\n- {product: h100-sxm5-80gb}\n- {product: l40s-48gb}\n"

@@ -40,11 +40,17 @@ def test_stages_go_to_nodes_that_take_part_and_meet_at_the_address_of_the_first(
     assert Partition.objects.count() == 4
     leader = agents.pop(str(placed.node_id))
     (follower,) = agents.values()
-    (first,), (second,) = (each.assignments().replicas for each in (leader, follower))
+    told = [each.assignments() for each in (leader, follower)]
+    (first,), (second,) = (each.replicas for each in told)
     assert (first.world.ranks, second.world.ranks) == ([0, 1], [2, 3])
     assert (first.world.tensor, first.world.pipeline, first.world.size) == (2, 2, 4)
     assert first.world.leader == second.world.leader == f"{leader.rank_address}:{placed.parallel['port']}"
     assert first.token == second.token
+    leader.rank_address = "10.0.0.9"
+    leader.report()
+    again = [each.assignments() for each in (leader, follower)]
+    assert {each.replicas[0].world.leader for each in again} == {f"10.0.0.9:{placed.parallel['port']}"}
+    assert all(new.generation > old.generation for new, old in zip(again, told, strict=True))
     for agent in (leader, follower, leader):
         agent.cycle()
     assert row().state == "ready"

@@ -80,6 +80,23 @@ def test_who_goes(holders, tenants, want):
     assert relieved(holders, tenants) == want
 
 
+@pytest.mark.parametrize(
+    ("memory", "gpus", "want"),
+    [
+        pytest.param(0, 3000, (["r1"], []), id="no memory is guaranteed beside them"),
+        pytest.param(300, 0, None, id="none is, whatever memory is"),
+        pytest.param(0, -1, None, id="without one memory decides: there is none of it"),
+        pytest.param(300, -1, (["r1"], []), id="without one memory decides"),
+    ],
+)
+def test_the_guarantee_of_gpus_decides_what_is_on_gpus(memory, gpus, want):
+    mine = tenant(1, memory, -1, 0, guaranteed_millis=gpus)
+    other = tenant(2, 0, -1, 39, guaranteed_millis=0, held_millis=1000)
+    full = [gpu(1, held_bytes=78 * GIB, shared=True, gpu_millis=1000)]
+    held = [holder(1, 1, 39, tenant_number=2, priority=2, gpu_millis=1000)]
+    assert relieved(held, [mine, other], devices=full) == want
+
+
 def test_a_guarantee_holds_for_all_that_go_together():
     two = [holder(1, 1, 20, tenant_number=2), holder(2, 1, 18, tenant_number=2)]
     assert relieved(two, [tenant(1, -1, -1, 0), tenant(2, 20, -1, 38)]) is None
@@ -148,6 +165,14 @@ def test_a_quota_on_gpus_is_the_reason_also_where_a_cpu_is_there_that_is_too_sma
     assert answer.message.startswith("The quota on GPUs is 2.5; 2 are held and 1 more are asked for.")
     (small,) = plan(fleet, [ask(needs={**whole, "cpu": need("cpu", 2)}, tenant_id=uuid.UUID(int=1))])
     assert [place.device.kind for place in small.places] == ["cpu"]
+
+
+def test_a_quota_on_memory_is_the_reason_also_where_one_device_of_another_kind_would_be_enough():
+    needs = {"simulated": need("simulated", 60, 1, 500), "cuda": need("cuda", 64, 1, 500, devices=2)}
+    fleet = snapshot([node()], [gpu(1), gpu(2)], [], [tenant(1, -1, 100, 0)])
+    (answer,) = plan(fleet, [ask(needs=needs, tenant_id=uuid.UUID(int=1))])
+    assert answer.reason == "QuotaExceeded"
+    assert answer.message.startswith("The quota on device memory is 100.00 GiB; 0 bytes are held and 128.00 GiB more")
 
 
 def test_help_names_own_replicas_and_no_others():
