@@ -1,6 +1,8 @@
 """The deploy form: what is to run where, whether it fits now, and the same act as code."""
 
 import dataclasses
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -228,7 +230,7 @@ def shown(answer: Fit) -> dict[str, Any]:
     }
 
 
-def settings_as_options(config: dict[str, Any]) -> str:
+def settings_as_options(config: Mapping[str, Any]) -> str:
     """A serving config as options of the command line."""
     return " ".join(f"--set {name}={_cli_value(value)}" for name, value in config.items())
 
@@ -252,4 +254,6 @@ def _as_code(here: Here, data: dict[str, Any], model: str, number: str, config: 
 
 
 def _cli_value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return shlex.quote(", ".join(value) if isinstance(value, list | tuple) else str(value))

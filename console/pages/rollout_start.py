@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from catalog import configs
 from console import problems, queries
 from console.forms import AmountField, NumberField, styled
+from console.pages.deploy import settings_as_options
 from console.presenters import rollouts as words
 from console.presenters import samples
 from console.web import Here, done, tenant_page
@@ -267,7 +268,7 @@ def preview(request: HttpRequest, here: Here) -> HttpResponse:
 
 
 def _as_code(here: Here, endpoint: Endpoint, wish: Wish, gap: str) -> list[samples.Sample]:
-    sets = " ".join(f"--set {name}={str(value).lower()}" for name, value in wish.config.items())
+    sets = settings_as_options(wish.config)
     cli = samples.command(
         "rollouts", "start", f"{wish.model}:{wish.version}", endpoint=endpoint.name, strategy=wish.strategy.value,
         capacity=wish.capacity.value, shares=",".join(map(str, wish.shares)), replicas=wish.replicas or "",

@@ -1,10 +1,11 @@
 """Serving configs: the allow-list of settings, their bounds and defaults, and the digest of a choice (pure)."""
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from kernel import errors
@@ -107,6 +108,8 @@ _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "expert_parallel": (0, 64),
 }
 _FORMAT_NAMES: Final[Mapping[str, str]] = {"huggingface": "Hugging Face", "gguf": "GGUF", "onnx": "ONNX"}
+#: What may be said instead of a field.
+_FOR_PEOPLE: Final = frozenset({"kv_cache_gib", "memory_limit_gib", "watermarks"})
 _FRACTIONS: Final = ("watermark_low", "watermark_high", "watermark_critical", "tenant_kv_share")
 _LONGEST_SECONDS: Final = 86_400.0
 _SECONDS: Final = ("queue_timeout_seconds", "sleep_after_seconds")
@@ -131,7 +134,7 @@ def normalise(config: Mapping[str, Any]) -> Settings:
     known = {field.name for field in dataclasses.fields(Settings)}
     for name in values:
         if name not in known:
-            raise _wrong(name, f"There is no setting {name!r}. Known: {', '.join(sorted(known))}.")
+            raise _wrong(name, _unknown(name, known | _FOR_PEOPLE))
     checked = {name: _check(name, value) for name, value in values.items()}
     settings = Settings(**checked)
     if not 0 < settings.watermark_low < settings.watermark_high < settings.watermark_critical <= 1:
@@ -140,6 +143,12 @@ def normalise(config: Mapping[str, Any]) -> Settings:
     if settings.expert_parallel > 1 and settings.expert_parallel % max(settings.tensor_parallel, 1):
         raise _wrong("expert_parallel", "expert_parallel is a multiple of tensor_parallel: its ranks share attention.")
     return settings
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    told = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}."
+    return f"There is no setting {name[:60]!r}. {told}"
 
 
 def no_engine(settings: Settings, version_format: str) -> str:
@@ -234,14 +243,16 @@ def _mig_profile(value: Any) -> str:
 
 def _products(value: Any) -> tuple[str, ...]:
     """A list of names, or one text with commas between them; each once, in the order of the alphabet."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         value = str(value)  # 4090, as command lines read it
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise _wrong("products", "products is a list of names of devices, like H100 or L40S.")
     found = sorted({" ".join(name.split()) for name in names} - {""})
-    if len(found) > MAX_PRODUCTS or any(len(name) > MAX_PRODUCT_NAME or not name.isprintable() for name in found):
+    if len(found) > MAX_PRODUCTS or any(len(name) > MAX_PRODUCT_NAME for name in found):
         raise _wrong("products", f"products are at most {MAX_PRODUCTS} names of {MAX_PRODUCT_NAME} characters each.")
+    if not all(name.isprintable() for name in found):
+        raise _wrong("products", "A name in products has a character that cannot be seen; names are like H100 or L40S.")
     return tuple(found)
 
 

@@ -63,7 +63,8 @@ def newest_ready(session: Session, model: str) -> int:
 
 
 def deployment_id(session: Session, text: str) -> str:
-    """Id of the deployment that ``text`` names: the id, its beginning or end, or its endpoint's name.
+    """Id of the deployment that ``text`` names: the id, its beginning or end, or its endpoint's name; of several behind
+    an endpoint the only one that is not stopped.
 
     Raises:
         UsageError: nothing, or more than one, goes by ``text``.
@@ -71,6 +72,10 @@ def deployment_id(session: Session, text: str) -> str:
     if _is_id(text):
         return text
     rows = list(session.api.rows(session.path("deployments")))
+    behind = [row for row in rows if _name_of(row.get("endpoint")) == text]
+    live = [row for row in behind if row.get("wanted") != "stopped"]
+    if len(live) == 1:
+        return str(live[0]["id"])
     return _the_one(rows, text, "deployment", lambda row: (_name_of(row.get("endpoint")),))
 
 

@@ -53,6 +53,8 @@ def test_the_fit_check_shows_the_plan_and_what_else_was_looked_at(world):
     given = client.post("/t/harbor/deployments/new/fit/", body | {"tensor_parallel": "4"}).content.decode()
     assert "Spread over devices: TP4" in given
     assert "--set tensor_parallel=4" in given
+    named = client.post("/t/harbor/deployments/new/fit/", body | {"products": "H100 80GB, A30"}).content.decode()
+    assert "--set products=&#x27;H100 80GB, A30&#x27;" in named  # one word to a shell
     wrong = client.post("/t/harbor/deployments/new/fit/", body | {"tensor_parallel": "3"}).content.decode()
     assert "8 attention heads do not divide by 3" in wrong
     assert "It cannot be spread" in wrong

@@ -296,7 +296,8 @@ def _show_waiting(session: Session, replicas: list[Mapping[str, Any]]) -> None:
         ("would fit if", field("would_fit_if")),
     ]  # fmt: skip
     session.output.out.print(output.table(rows, columns))
-    if more := sum((told.get("refused") or {}).values()) - len(told["devices"]):
+    shown = sum(not device.get("fits") for device in told["devices"])
+    if more := sum((told.get("refused") or {}).values()) - shown:
         session.output.out.print(Text(f"{more} more devices refuse; these stand nearest."))
     if told.get("would_fit_if"):
         session.output.out.print(Text(f"It would fit if: {told['would_fit_if']}."))

@@ -48,6 +48,8 @@ def test_products_are_named_in_a_list_or_in_one_text() -> None:
         ({"products": {"H100": 1}}, "products"),
         ({"products": [1]}, "products"),
         ({"products": True}, "products"),
+        ({"products": 0}, "products"),
+        ({"product": "H100"}, "product"),
         ({"products": ["x" * 81]}, "products"),
         ({"products": ["H\u0000"]}, "products"),
         ({"products": [f"H{n}" for n in range(17)]}, "products"),
@@ -81,3 +83,17 @@ def test_what_is_not_allowed_is_named(config: dict[str, Any], field: str) -> Non
     with pytest.raises(errors.InvalidInput) as refusal:
         configs.normalise(config)
     assert (refusal.value.code, refusal.value.data["field"]) == ("invalid_config", field)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"product": "H100"}, "There is no setting 'product'. Did you mean 'products'?"),
+        ({"kv_cache_gb": 4}, "There is no setting 'kv_cache_gb'. Did you mean 'kv_cache_gib'?"),
+        ({"products": ["H100\u200b"]}, "A name in products has a character that cannot be seen"),
+    ],
+)
+def test_a_refusal_says_what_would_do(config: dict[str, Any], told: str) -> None:
+    with pytest.raises(errors.InvalidInput) as refusal:
+        configs.normalise(config)
+    assert refusal.value.detail.startswith(told)

@@ -1,10 +1,13 @@
 """From a folder on disk to a deployment that serves, as a person does it."""
 
 import re
+import time
 
 from catalog.models import ModelVersion, Upload
-from kernel import scope
+from kernel import actors, scope
 from ledger.models import AuditEvent
+from quotas.amount import Amount, Kind
+from quotas.services import set_quota
 from runtime.client import tus
 from runtime.client.commands.placement import need_lines
 from tests.build import catalog, onnx
@@ -133,6 +136,33 @@ def test_deploy_waits_until_it_serves_and_the_deployment_can_be_steered(signed_i
     assert "--yes" in shell("delete", "chat", want=2).err
     shell("delete", "chat", "--yes", "--wait")
     assert "millpond deploy" in shell("status").err
+
+
+def test_what_is_stopped_behind_an_endpoint_is_not_meant_by_its_name(signed_in, shell, folder):
+    signed_in.worker.join_agent()
+    shell("upload", folder, "-m", "demo")
+    old = shell("deploy", "demo:1", "-e", "chat", "--no-wait", "-o", "json").json["id"]
+    new = shell("deploy", "demo:1", "-e", "chat", "--set", "max_num_seqs=4", "--no-wait", "-o", "json").json["id"]
+    assert "2 go by 'chat'" in shell("scale", "chat", "0", want=2).err
+    shell("stop", old)
+    assert shell("scale", "chat", "0", "-o", "json").json["id"] == new
+    shell("stop", new)
+    assert "2 go by 'chat'" in shell("start", "chat", want=2).err
+
+
+def test_why_a_replica_waits_counts_no_device_that_would_take_it(signed_in, shell, folder):
+    signed_in.worker.join_agent()
+    shell("upload", folder, "-m", "demo")
+    nothing = {Kind.HBM_BYTES: Amount.of(0)}
+    set_quota(actor=actors.system("tests"), tenant=signed_in.tenant, changes=nothing)
+    shell("deploy", "demo", "-e", "chat", "--anyway", "--no-wait")
+    for _try in range(100):
+        told = shell("status", "chat").out
+        if "Why " in told:
+            break
+        time.sleep(0.1)
+    assert "quota on device memory" in told
+    assert "more devices refuse" not in told
 
 
 def test_deploying_an_alias_and_a_number(signed_in, shell, folder):
