@@ -42,9 +42,7 @@ def would_fit_if(
 ) -> str:
     """All that would have to be different on ``device``, which refused."""
     verdicts = obstacles(Verdict(refusal.reason, refusal.short_by), device, node, needs)
-    if any(
-        each.reason is Reason.WRONG_PROFILE for each in verdicts
-    ):  # it is to be cut anyway: its size now says nothing
+    if any(each.reason is Reason.WRONG_PROFILE for each in verdicts):  # it is to be cut: its size now says nothing
         verdicts = tuple(each for each in verdicts if each.reason is not Reason.INSUFFICIENT_DEVICE_MEMORY)
     return together(_clause(each, device, node, needs, holders) for each in verdicts)
 

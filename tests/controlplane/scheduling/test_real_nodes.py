@@ -9,21 +9,11 @@ from scheduling.board import Board
 from scheduling.feasible import Reason
 from scheduling.snapshot import Holding
 from scheduling.whynot import Why
-from tests.build.controlplane import client_for, make_tenant, make_user
+from tests.build.controlplane import client_for, make_user
 from tests.build.fleets import GIB, gpu, holder, need, node, snapshot
-from tests.build.spreads import asked, deploy, machine, members, real, row, settle, wide_version
+from tests.build.spreads import asked, deploy, machine, members, real, row, settle
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("acme")
-
-
-@pytest.fixture
-def version(tenant):
-    return wide_version(tenant)
 
 
 def test_stages_go_to_nodes_that_take_part_and_meet_at_the_address_of_the_first(tenant, version):

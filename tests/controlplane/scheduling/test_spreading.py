@@ -16,22 +16,12 @@ from scheduling.whynot import Why
 from serving import services
 from serving.models import Replica
 from tests.build import catalog
-from tests.build.controlplane import actor_for, client_for, make_tenant, make_user, owner_of
+from tests.build.controlplane import actor_for, client_for, make_user, owner_of
 from tests.build.fleets import gpu, need, node
 from tests.build.machines import GIB, FakeAgent
-from tests.build.spreads import WIDE, asked, deploy, described, machine, members, row, settle, wide_version
+from tests.build.spreads import WIDE, asked, deploy, described, machine, members, row, settle
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("acme")
-
-
-@pytest.fixture
-def version(tenant):
-    return wide_version(tenant)
 
 
 def test_links_make_domains():

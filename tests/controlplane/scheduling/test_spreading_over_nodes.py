@@ -11,21 +11,11 @@ from runtime.wire.reports import Phase
 from serving import services
 from serving.models import Replica
 from serving.reconcile import cycle as serving
-from tests.build.controlplane import actor_for, make_tenant, make_user, owner_of
+from tests.build.controlplane import actor_for, make_user, owner_of
 from tests.build.machines import FakeGateway
-from tests.build.spreads import deploy, machine, members, row, settle, wide_version
+from tests.build.spreads import deploy, machine, members, row, settle
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def tenant():
-    return make_tenant("acme")
-
-
-@pytest.fixture
-def version(tenant):
-    return wide_version(tenant)
 
 
 def over_two_nodes(tenant, version):
